@@ -1,1 +1,3 @@
-"""Executable → trained weights: `roles` play a run, `step` computes, `wire`, `remote` connect."""
+"""Execution of an Executable: `roles` has the tasks of a run, `step` computes, `wire` and `remote`
+connect.
+"""

@@ -6,14 +6,14 @@ from csrun.executable import Plan
 
 
 def own_threads() -> int:
-    """Thread count: the CPUs of this task."""
+    """Return the number of CPUs of this task, as thread count."""
     return len(os.sched_getaffinity(0))
 
 
 def cpus_of(plan: Plan, most: int | None = None) -> int:
-    """CPUs of one system of a plan: systems divide those of this process.
+    """Return the CPUs of one system of a plan; systems divide those of this process.
 
-    most: the limit that the user has set (`runconfig.threads`)
+    most: limit set by the user (`runconfig.threads`).
     """
     cpus = max(1, own_threads() // plan.systems)
     return cpus if most is None else min(most, cpus)

@@ -1,8 +1,8 @@
-"""Verdict on a run's input, from waits and production times.
+"""Verdict on a run's input pipeline, from wait times and production times.
 
-The wafer takes batches in turn, so of N streamers each has the time of N steps for a batch, and the
-slowest of them decides. With t the time of a step without its waits and p the slowest streamer's
-mean time to make a batch, the wafer is fed while p ≤ N·t.
+The wafer takes batches from N streamers in turn, so each has the time of N steps to make a batch,
+and the slowest one limits the rate. With t the time of a step without waits, and p the slowest
+streamer's mean time to make a batch, the wafer never waits if p ≤ N·t.
 
 Source: own design; the thresholds are those of the verdict's names
 """
@@ -13,10 +13,10 @@ from math import ceil
 
 from csrun.runtime.wire.messages import StepsDone
 
-MODERATE_SHARE = 0.05  # of the steps' time spent waiting for batches
+MODERATE_SHARE = 0.05  # share of the steps' time spent waiting for batches
 BOUND_SHARE = 0.2
-MARGIN = 1.125  # streamers beyond those of the mean times: batches are not all alike
-STRAGGLER_RATIO = 1.5  # how much slower than the middle one a streamer must be to be named alone
+MARGIN = 1.125  # more streamers than the mean times require, since batches take different times
+STRAGGLER_RATIO = 1.5  # ratio to the median above which a streamer is named as the only slow one
 
 
 class Bound(StrEnum):
@@ -29,9 +29,10 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True)
 class StreamerRate:
-    """One streamer: the batches a second that it can make, and its slowest stage.
+    """Rate of one streamer in batches per second, and its slowest stage.
 
-    stage: the stage's number, -1 when unknown; stage_s: its time a batch.
+    stage: index of the stage, -1 if unknown.
+    stage_s: its time per batch.
     """
 
     streamer: int
@@ -44,11 +45,12 @@ class StreamerRate:
 class InputVerdict:
     """Effect of the input on the steps.
 
-    asked: the batches a second that the wafer would take of each streamer if it never waited.
-    typical: what the middle one of the streamers delivers. needed: how many would feed the wafer,
-    all like the slowest one; like the middle one where the slowest is alone.
+    asked: rate that the wafer would take from each streamer if it never waited.
+    typical: rate of the median streamer.
+    needed: number of streamers that would suffice if all were like the slowest one; like the median
+        one if only one is slow.
 
-    Units: batches a second
+    Units: batches per second
     """
 
     bound: Bound
@@ -61,17 +63,19 @@ class InputVerdict:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether the slowest one is much slower than most."""
+        """Return whether the slowest streamer is much slower than most others."""
         return _is_straggler(self.slowest.delivered, self.typical)
 
     @property
     def keeps_up(self) -> bool:
-        """Return whether all deliver batches as fast as asked, and are late for another reason."""
+        """Return whether all streamers are fast enough, so that batches are late for another
+        reason.
+        """
         return self.slowest.delivered >= self.asked
 
 
 class InputUse:
-    """The sums over a run, or a part of it, of what its steps waited for."""
+    """Sums over a run, or a part of it, of the waits of its steps."""
 
     def __init__(self, streamers: int) -> None:
         self._sums = [_StreamerSum() for _ in range(streamers)]
@@ -88,14 +92,14 @@ class InputUse:
             total.stage, total.stage_s = use.slowest, use.slowest_s
 
     def verdict(self) -> InputVerdict | None:
-        """The verdict; None before the first batch of a step."""
+        """Return the verdict; None before the first batch of a step."""
         rates = [total.rate(turn) for turn, total in enumerate(self._sums) if total.batches]
         if not rates or not self._steps:
             return None
         share = self.wait_s / self.seconds
         ordered = sorted(rates, key=lambda rate: rate.delivered)
         slowest, typical = ordered[0], ordered[len(ordered) // 2].delivered
-        # Without the waits: so fast the steps would be if batches were always there.
+        # Without waits: the rate of the steps if batches were always ready.
         asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
         streamers = len(self._sums)
         usual = typical if _is_straggler(slowest.delivered, typical) else slowest.delivered
@@ -111,9 +115,9 @@ class InputUse:
 
 
 def streamers_needed(asked: float, delivered: float) -> int:
-    """ceil(MARGIN · asked / delivered): so many that each has the time that a batch takes to make.
+    """Return ceil(MARGIN · asked / delivered): the number of streamers that suffice for the rate.
 
-    Units: batches a second; asked of all streamers together, delivered by one
+    Units: batches per second; asked from all streamers together, delivered by one
     """
     return max(1, ceil(MARGIN * asked / delivered))
 

@@ -8,10 +8,10 @@ from csrun.records import performance
 from csrun.runtime.input_bound import Bound, InputUse, InputVerdict
 from csrun.runtime.wire.messages import StepsDone
 
-FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon
-WORD_S = 60.0  # of steps between two words
-WORTH_A_WORD_S = 1.0  # less waiting than that is nobody's bottleneck
-MOST_ADVISED = 64  # streamers; a job of more for one system is nobody's remedy
+FIRST_WORD_S = 10.0  # steps before the first warning
+WORD_S = 60.0  # seconds between two warnings
+WORTH_A_WORD_S = 1.0  # shares of waiting below this are not a bottleneck
+MOST_ADVISED = 64  # largest number of streamers that is recommended for one system
 
 LOOK_AT_THE_STRAGGLER = "check its node and its shard of the data"
 BATCHES_UNEVEN = "enough on average, so the cause is uneven batch times, busy CPUs or the network"
@@ -27,10 +27,11 @@ log = logging.getLogger("csrun")
 class Feeding:
     """Streamers of a machine's batches.
 
-    streamers: their names, in turn; none when the process of the steps makes them itself.
-    stage: the name of a streamer's stage by its number, None for an unknown one.
-    options: the launcher's options that give a run so many streamers.
-    replayed: whether each streamer makes all batches, so that more of them make no more.
+    streamers: their names, in the order of batches; none if the process of the steps makes them
+        itself.
+    stage: function from a stage's index to its name, None if unknown.
+    options: launcher options that give a run a number of streamers.
+    replayed: whether each streamer makes all batches, so that more streamers do not help.
     """
 
     streamers: tuple[str, ...] = ()
@@ -40,9 +41,10 @@ class Feeding:
 
 
 class InputLog:
-    """Adds up the steps of a run, and says it when they wait for their input.
+    """Accumulates the waits of a run's steps, and warns if they wait for input.
 
-    straggler: the streamer that the latest warning named alone; empty after a time without one.
+    straggler: the streamer that the latest warning named as the only slow one; empty after a while
+        without a warning.
     """
 
     def __init__(self, feeding: Feeding) -> None:
@@ -53,7 +55,7 @@ class InputLog:
         self.straggler = ""
 
     def add(self, done: StepsDone) -> None:
-        """Some more steps; at most once a minute they are a reason for a line about streamers."""
+        """Add steps; at most once a minute, log a warning about streamers."""
         self._whole.add(done)
         if not self._feeding.streamers:
             return
@@ -63,7 +65,7 @@ class InputLog:
             self._recent, self._due_s = self._new(), WORD_S
 
     def finish(self) -> performance.Input:
-        """The last word, and the record."""
+        """Log the verdict, and return the record."""
         self._say(self._whole)
         verdict = self._whole.verdict()
         if verdict is None:
@@ -90,7 +92,7 @@ class InputLog:
         log.warning(f"Input {verdict.bound}: {waited}: {why}; see cs_input_analyzer")
 
     def _why(self, verdict: InputVerdict) -> str:
-        """One line of numbers, the remedy in it."""
+        """Return one line with numbers and the remedy."""
         names, slowest = self._feeding.streamers, verdict.slowest
         who = names[slowest.streamer] if names else "this process"
         if len(names) > 1 and not verdict.is_alone:
@@ -118,7 +120,7 @@ class InputLog:
         return f"{needed} streamers are needed ({self._feeding.options(needed)})"
 
     def _is_in_vain(self, verdict: InputVerdict) -> bool:
-        """Return whether the streamers that would be needed would not help."""
+        """Return whether more streamers would not help."""
         return self._feeding.replayed and verdict.needed > max(1, verdict.streamers)
 
     def _stage(self, verdict: InputVerdict) -> str | None:
@@ -126,7 +128,7 @@ class InputLog:
 
 
 def _stage_text(stage: str | None, stage_s: float, batch_s: float) -> str:
-    """Text on a streamer's slowest stage."""
+    """Describe a streamer's slowest stage."""
     if stage is None:
         return f"a batch takes {batch_s * 1e3:.3g} ms to make"
     return f"its stage '{stage}' takes {stage_s * 1e3:.3g} ms per batch"

@@ -1,1 +1,1 @@
-"""The chief's side of a run: step orders, clients of its peers, checkpoints, traces."""
+"""Chief's side of a run: step orders, clients of its peers, checkpoints, traces."""

@@ -1,4 +1,4 @@
-"""The CPU run: every role in this process, the same Executable, the same bits."""
+"""CPU run: all roles in this process, with the same Executable and the same bits."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -41,23 +41,23 @@ from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 @dataclass
 class _ProgramMemory:
-    """Memory shared by the programs of a run. arena: the largest that one has needed so far."""
+    """Memory shared by the programs of a run; arena: the largest one needed so far."""
 
     arena: Bytes
     store: Bytes
     runtime: Runtime
     recorder: SpanRecorder
     gate: UpdateGate
-    threads: int | None  # the user's limit
+    threads: int | None  # limit set by the user
     plans: list[Plan] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
 
 
 @dataclass(frozen=True)
 class _BatchFeed:
-    """Source of a program's batches: its own, or the first rows of another's.
+    """Source of a program's batches: its own data set, or the first rows of another program's.
 
-    own: where they are made.
+    own: source of its own batches.
     """
 
     source: BatchSource
@@ -67,27 +67,27 @@ class _BatchFeed:
 
 @dataclass(frozen=True)
 class CpuOrder:
-    """Steps that are to run in this process."""
+    """Steps to run in this process."""
 
     steps: StepOrder
     run: Callable[[StepOrder], StepsDone]
     is_done = False
 
     def finish(self) -> StepsDone:
-        """Run them."""
+        """Run the steps."""
         return self.run(self.steps)
 
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    """Find the BLAS libraries of the process, which takes a millisecond."""
+    """Find the BLAS libraries of the process; takes a millisecond, so it is done once."""
     return ThreadpoolController()
 
 
 class CpuProgram:
     """A program of a CPU run.
 
-    BLAS has the threads of the plan while it runs a step, and the user's setting comes back.
+    While a step runs, BLAS uses the plan's number of threads; then the user's setting is restored.
     """
 
     device = "cpu:0"
@@ -112,7 +112,8 @@ class CpuProgram:
         )
         recorder = memory.recorder if plan.run_mode is RunMode.TRAIN else SpanRecorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
-        is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
+        # otherwise there are no waits to measure
+        is_watched = recorder.steps or not plan.store_in_arena
         reached = watched if is_watched else weights
         compute = make_compute(executable, arena, store, runtime, reached)
         self._engine = Engine(plan, compute, fed.source, watched, self._results)
@@ -121,44 +122,44 @@ class CpuProgram:
         memory.plans.append(plan)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
-        """Set the next batch to number `first` of its data set."""
+        """Set the next batch to number `first` of the data set."""
         self.fed.own.begin(first, last)
 
     def push(self, batch: Batch) -> None:
-        """Give the batch of the next step."""
+        """Set the batch of the next step."""
         assert isinstance(self.fed.own, PushedSource), "its batches are pushed"
         self.fed.own.push(batch)
 
     def run(self, steps: StepOrder) -> StepsDone:
-        """Run steps; committed on return."""
+        """Run steps; their updates are complete on return."""
         self._turns.take(self._weights)
         self._recorder.program = self._number
-        # BLAS divides its sums by threads: with another number of them the bits would be others.
+        # BLAS splits its sums by thread: another number of threads would change the bits.
         with _thread_pools().limit(limits=self._blas_threads, user_api="blas"):
             return self._engine.run(steps)
 
     def order(self, steps: StepOrder) -> CpuOrder:
-        """The steps run when they are waited for."""
+        """Return an order that runs the steps when it is waited for."""
         return CpuOrder(steps, self.run)
 
     def result(self, slot: int, step: int) -> StepResult:
-        """The result of the last call's step number `slot`."""
+        """Return the result of step number `slot` of the last call."""
         return self._results.read(slot, step)
 
     def losses(self, count: int) -> list[float]:
-        """Losses of the last call's first `count` steps."""
+        """Return the losses of the last call's first `count` steps."""
         return self._results.losses(count)
 
     def has_lost_peer(self) -> bool:
-        """Nothing runs elsewhere."""
+        """Return False: there are no other processes."""
         return False
 
 
 class CpuMachine(CpuProgram):
     """Chief, streamer, wafer and MemoryX in one process.
 
-    sram_bytes: what the wafer has that the process stands for; None for any number. is_pushed: as
-    of `Feed`.
+    sram_bytes: memory of the simulated wafer; None for no limit.
+    is_pushed: as in `Feed`.
     """
 
     def __init__(
@@ -194,16 +195,17 @@ class CpuMachine(CpuProgram):
         executable = over_store(self.plan, executable, self._sram_bytes)
         plan, memory = executable.plan, self._memory
         if plan.arena_bytes > len(memory.arena):
-            # Earlier programs keep theirs. A store at this one's front is never touched: no memory.
+            # Earlier programs keep their arena. A store at the front of this one is never touched,
+            # so it takes no memory.
             memory.arena = np.zeros(plan.arena_bytes, np.uint8)
             self.arena_bytes = plan.arena_bytes
         return CpuProgram(executable, memory, self._fed(plan, feed))
 
     def unload(self, program: Program) -> None:
-        """Drop the program; its memory goes with the last reference to it."""
+        """Drop the program; its memory is freed with the last reference to it."""
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
-        """Spans of this process, without the chief's part."""
+        """Return the spans of this process, without the chief's."""
         return [("this process", self._memory.recorder.spans())]
 
     def _fed(self, plan: Plan, feed: Feed | Program) -> _BatchFeed:
@@ -220,23 +222,23 @@ class CpuMachine(CpuProgram):
         return _BatchFeed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))
 
     def initialize(self) -> None:
-        """Give all of the state its first values."""
+        """Set all of the state to its initial values."""
         initialize(self.plan, self.state, self._settings.seed, own_threads(), is_fresh=True)
 
     takes_writes = True
 
     def written(self) -> None:
-        """The state was written between two orders."""
+        """Note that the state was written between two orders."""
         self._turns.forget()
 
     def hold_updates(self) -> UpdateHold:
-        """Have updates wait for what is copied of the state."""
+        """Make updates wait until the old state has been copied."""
         copied = threading.Semaphore(0)
         self._memory.gate.hold(copied.acquire)
         return UpdateHold(copying_order(self.plan), copied.release, lambda: None)
 
     def close(self, results: Results) -> None:
-        """Nothing runs elsewhere."""
+        """Do nothing: there are no other processes."""
 
 
 def _stage(source: InProcessSource, _: int, stage: int) -> str | None:

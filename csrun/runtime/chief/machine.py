@@ -1,9 +1,9 @@
-"""Interface that a loop drives: programs of a run over one store, on a wafer or in this process.
+"""Interface of a loaded run: programs over one store, on a wafer or in this process.
 
-A machine comes with its first program, and is given others by `load`. Each has buffers, batches and
-results of its own; weights and optimizer state are one store, whose bytes all of them see. Any of
-them may run when another has: between two orders nothing has to be said, and what streamers have
-made for one lies in its ring until it runs again.
+A machine is created with its first program; `load` adds others. Each program has its own buffers,
+batches and results. Weights and optimizer state are one store that all programs share. Any of them
+may run next, without synchronization between two orders; batches that streamers have prefetched for
+a program stay in its ring until it runs again.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
 class StoreState(NamedTuple):
-    """Tensors of a checkpoint and the numbers of the steps, wherever the store is.
+    """Tensors of a checkpoint and the numbers of the steps, for any location of the store.
 
-    gradients: of the last step, as of `gradient_views`, where the store is mapped
+    gradients: those of the last step, as `gradient_views`, if the store is mapped.
     """
 
     tensors: dict[str, Array]
@@ -35,12 +35,14 @@ class StoreState(NamedTuple):
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches of a program's own: those of a data set from batch `first` on.
+    """A program's own batches: those of a data set from batch `first` on.
 
-    number: of the data set among those that each of the job's streamers was given, in their order;
-    dataset: the same one, in this process. last: the first batch that is not wanted, None for all.
-    told: what the others must know of its order, if there is anything; for their `hear`. is_pushed:
-    the chief makes them itself, by `push`, and of the data set none is read.
+    number: index of the data set in the list that each streamer has.
+    dataset: the same data set, in this process.
+    last: first batch that is not used; None for all.
+    told: description of the data set's order for the streamers' `hear`, if needed.
+    is_pushed: the chief makes the batches itself and passes them to `push`; the data set is not
+        read.
     """
 
     dataset: Dataset
@@ -53,10 +55,13 @@ class Feed:
 
 @dataclass(frozen=True)
 class UpdateHold:
-    """Updates that wait for what is copied of the state.
+    """Updates that wait until the old state has been copied.
 
-    order: in which tensors are to be copied. copied: so many more are; end: no more will be. sent:
-    the tensors, where they come from another machine while steps run, and not from the state.
+    order: order in which tensors are to be copied.
+    copied: report that this many more tensors are copied.
+    end: report that no more will be copied.
+    sent: the tensors, if they are sent from another machine while steps run, instead of read from
+        the state.
     """
 
     order: tuple[str, ...]
@@ -66,7 +71,7 @@ class UpdateHold:
 
 
 class Ordered(Protocol):
-    """Steps that were ordered, and may be under way."""
+    """Ordered steps, which may be running."""
 
     @property
     def steps(self) -> StepOrder:
@@ -74,20 +79,22 @@ class Ordered(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Return whether `finish` will not wait."""
+        """Return whether `finish` will return without waiting."""
 
     def finish(self) -> StepsDone:
-        """Wait until they are committed; to be called once, before all else of the machine.
+        """Wait until the steps are complete; call it once, before any other method of the machine.
 
-        Raises: PeerLost when a peer of the run is lost
+        Raises: PeerLost if a peer of the run is lost
         """
 
 
 class Program(Protocol):
     """One loaded Executable.
 
-    plan: over the store that it shares; device: how log lines name it; feeding: who makes its
-    batches. runs_apart: whether its steps are computed while this process does something else.
+    plan: relocated onto the shared store.
+    device: name of the device in log lines.
+    feeding: streamers of its batches.
+    runs_apart: whether its steps are computed while this process continues.
     """
 
     plan: Plan
@@ -98,46 +105,52 @@ class Program(Protocol):
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
         """Set the next batch to number `first` of its data set; prefetched batches are discarded.
 
-        told: what the streamers must know before they make it, such as a shuffled order.
+        Call it for another pass of an evaluation, whether or not the last pass has ended. A program
+        that shares another one's batches is set with that one.
 
-        That is a new pass of an evaluation, whose end or middle the last one has reached. A program
-        with the batches of another begins with that one.
+        told: description of the data set's order for the streamers, such as a permutation.
         """
 
     def push(self, batch: Batch) -> None:
-        """Give the batch of the next step to a program whose batches are pushed.
+        """Set the batch of the next step, for a program with pushed batches.
 
-        One is pushed before each order of one step. Shapes: those of the plan's inputs
+        One batch is pushed before each order of one step. Shapes: those of the plan's inputs
 
         Raises: CsrunError for a label or an index out of range
         """
 
     def run(self, steps: StepOrder) -> StepsDone:
-        """Run up to `steps.count` ≤ `result_slots(plan)` steps; committed on return."""
+        """Run up to `steps.count` ≤ `result_slots(plan)` steps; their updates are complete on
+        return.
+        """
 
     def order(self, steps: StepOrder) -> Ordered:
-        """Start steps as by `run`, without waiting for them."""
+        """Start steps as `run`, without waiting for them."""
 
     def result(self, slot: int, step: int) -> StepResult:
-        """The result of its last call's step number `slot`."""
+        """Return the result of step number `slot` of the last call."""
 
     def losses(self, count: int) -> list[float]:
-        """Losses of its last call's first `count` steps."""
+        """Return the losses of the last call's first `count` steps."""
 
     def has_lost_peer(self) -> bool:
-        """Return whether a part of the run is gone, so that there is no next step; at any time."""
+        """Return whether a peer of the run is lost, so that no step can follow; may be called at
+        any time.
+        """
 
 
 class Machine(Program, Protocol):
-    """A run with everything around it that a step needs; it is its first program, too.
+    """A loaded run; the machine is also its own first program.
 
-    state: what a checkpoint holds, by name; it may be written before the first call of `run`, and
-    read between calls, whichever program has run. takes_writes: it may be written between calls,
-    too, if `written` is called then. numbers: those that come with each step, if there
-    are any: float64[MOST_STEPS, numbers + 1], a step's row is its remainder; they are there before
-    its order, and the last one, the norm of clipped gradients, after it. gradients: of the last
-    step, if they are all there. arena_bytes: of the wafer,
-    what the largest of its programs needs. plans: of the programs, by their numbers.
+    state: tensors of a checkpoint, by name; may be written before the first call of `run`, and read
+        between calls, whichever program has run.
+    takes_writes: it may also be written between calls, followed by a call of `written`.
+    numbers: numbers passed with each step, if any: float64[MOST_STEPS, numbers + 1], step s in row
+        s mod MOST_STEPS. They are written before the step's order; the last column, the norm of
+        clipped gradients, is set after it.
+    gradients: those of the last step, if the store keeps all of them.
+    arena_bytes: memory on the wafer of the largest program.
+    plans: plans of the programs, by number.
     """
 
     state: dict[str, Array]
@@ -152,58 +165,58 @@ class Machine(Program, Protocol):
         """Return whether the state may be written between two calls of `run`."""
 
     def written(self) -> None:
-        """Note that the state was written: what wafers have of it is old."""
+        """Note that the state was written, so that the wafers' copies of it are stale."""
 
     def load(self, executable: Executable, feed: Feed | Program) -> Program:
         """Load another program over the same store, between two calls of `run`.
 
-        Its parameters are those of the first program by name, all of them or some. Its `feed` is of
-        its own, and its first batch is made when this returns; or it is another program, whose next
-        batch it takes when it runs, and computes on its first rows. That is how the last batch of a
-        pass, which has fewer samples than the others, is a program of its own, and no order of the
-        data is known twice.
+        All of its parameters are parameters of the first program, by name. `feed` is either a data
+        set, whose first batch is made when this returns, or another program: then this one computes
+        on the first rows of that program's next batch. The incomplete last batch of a pass is such
+        a program, so the order of the data is determined only once.
 
-        Raises: CsrunError for a program that the store does not fit, or that does not fit on the
-            wafer next to the store
+        Raises: CsrunError if the program does not fit the store, or does not fit on the wafer next
+        to it
         """
 
     def unload(self, program: Program) -> None:
-        """Let go of a program that does not run any more, between two calls of `run`.
+        """Free a program that will not run again, between two calls of `run`.
 
-        Its batches stay as long as another one takes them; the first program's store stays.
+        Its batches remain while another program uses them; the first program's store remains.
         """
 
     def initialize(self) -> None:
-        """Give all of the state its first values, by the run's seed, where the store is.
+        """Set all of the state to its initial values, by the run's seed, where the store is.
 
-        Once, before anything is written into it: zeros are taken to be there.
+        Called once, before anything is written: the store is assumed to be zero.
         """
 
     def hold_updates(self) -> UpdateHold:
-        """Have updates wait for what is copied of the state, between two calls of `run`."""
+        """Make updates wait until the old state has been copied, between two calls of `run`."""
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
-        """Spans that each of its processes has traced, by its name.
+        """Return the spans that each process has traced, by process name.
 
-        Where nobody may be asked, as one of them is lost, of those of this machine.
+        If a peer is lost, only those of this machine, since others cannot be queried.
         """
 
     def close(self, results: Results) -> None:
-        """End the run in all its parts, which return `results`."""
+        """End the run in all processes, which return `results`."""
 
 
 def over_store(owner: Plan, executable: Executable, sram_bytes: int | None) -> Executable:
-    """The Executable over the store of a run, on a wafer of so many bytes (None: any number).
+    """Relocate an Executable onto the store of a run; sram_bytes: the wafer's memory (None: no
+    limit).
 
-    Raises: CsrunError when the store does not fit it, or it does not fit on the wafer
+    Raises: CsrunError if it does not fit the store, or does not fit on the wafer
     """
     return _fitting(executable.over(owner), sram_bytes)
 
 
 def with_window(executable: Executable, nbytes: int, sram_bytes: int | None) -> Executable:
-    """The Executable over its own store, with so many bytes for gradients, on such a wafer.
+    """Return an Executable over its own store, with a gradient window of at least this size.
 
-    Raises: CsrunError when it does not fit on the wafer
+    Raises: CsrunError if it does not fit on the wafer
     """
     return _fitting(executable.with_window(nbytes), sram_bytes)
 

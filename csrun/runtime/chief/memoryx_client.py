@@ -1,4 +1,4 @@
-"""MemoryX as the chief has it: on this machine with its store mapped or opened, or on another."""
+"""Chief's clients of MemoryX, on this machine with its store mapped, or on another machine."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -26,16 +26,18 @@ from csrun.runtime.wire.shared import Counter, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
 M = TypeVar("M", bound=messages.AnyMessage)
-COUNTERS = 3  # of a program on this machine, for each wafer: gradients, weights, notes
+# descriptors of a program on this machine, for each wafer: gradients, weights, mailbox
+COUNTERS = 3
 
 
 class ChiefStore:
-    """The chief's end of the channel to one MemoryX task.
+    """Chief's end of the channel to one MemoryX task.
 
-    parts: what the wafers are given: the descriptors of the store, or that of the connection to
-    another machine; they stay open as long as the run. systems: how many wafers there are.
-    disk: of a store in a file on this one. sent: what a checkpoint gets of one on another, once
-    `state` has been asked for.
+    parts: descriptors for the wafers, of the store or of the connection to another machine; they
+        stay open for the run.
+    systems: number of wafers.
+    disk: disk of a store in a file on this machine.
+    sent: tensors of a checkpoint from a task on another machine, after `state` was called.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class ChiefStore:
         checkpoints: messages.CheckpointSpace | None,
         later_bytes: int,
     ) -> None:
-        """Have the store made."""
+        """Send the request to create the store."""
         directory, digest = str(executable.directory), executable.digest
         part = self._server, self._shards.servers, later_bytes
         layout = executable.plan.store
@@ -70,7 +72,7 @@ class ChiefStore:
         self._channel.send(load)
 
     def made(self) -> messages.StoreReady:
-        """Wait until it is."""
+        """Wait until the store is created."""
         memories = 0 if self.is_remote else MEMORIES
         ready, parts = self._expect(messages.StoreReady, memories + self._counters)
         if isinstance(self._channel, TcpChannel):
@@ -80,24 +82,24 @@ class ChiefStore:
         return ready
 
     def add(self, executable: Executable) -> list[int]:
-        """Have another program's updates loaded: its counters, of a MemoryX on this machine."""
+        """Load another program's updates; on this machine also get its counters."""
         self._channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
         return self._expect(messages.UpdatesReady, self._counters)[1]
 
     def unload(self, number: int) -> None:
-        """Have a program's updates let go, by its number."""
+        """Free a program's updates, by its number."""
         self._channel.send(messages.UnloadProgram(number))
 
     def ask_first_values(self) -> None:
-        """Have the state get its first values."""
+        """Send the request to initialize the state."""
         self._channel.send(messages.InitializeStore())
 
     def initialized(self) -> None:
-        """Wait until it has them."""
+        """Wait until the state is initialized."""
         self._expect(messages.StoreInitialized, 0)
 
     def state(self, plan: Plan) -> StoreState:
-        """Tensors of its part of the state, wherever the store is; wafers have theirs."""
+        """Return the tensors of its part of the state, for any location of the store."""
         own = self._shards.own(plan, self._server)
         if isinstance(self._channel, TcpChannel):
             self.sent = SentState(plan, own, self._channel)
@@ -113,7 +115,7 @@ class ChiefStore:
                 gradient_views(plan, mapped.bytes, own),
             )
         self._resources.callback(close_all, (memory, file))
-        # not mapped, which would count as the chief's
+        # not mapped, since that would count as the chief's memory
         residency = Residency(plan, self.disk.memory_bytes, own)
         return _state_by(plan, FilePort(memory, file, residency), own)
 
@@ -122,7 +124,7 @@ class ChiefStore:
 
 
 class ChiefStores:
-    """MemoryX as the chief has it: all of its tasks, which share the groups."""
+    """Chief's client of all MemoryX tasks, which share the groups."""
 
     def __init__(
         self, plan: Plan, names: Sequence[str], peers: PeerChannels, resources: ExitStack
@@ -136,12 +138,12 @@ class ChiefStores:
 
     @property
     def are_remote(self) -> bool:
-        """Return whether the tasks are on other machines: one each, and none on the chief's."""
+        """Return whether the tasks are on other machines than the chief; all are, or none is."""
         return self._each[0].is_remote
 
     @property
     def parts(self) -> list[int]:
-        """Parts given to the wafers, task by task."""
+        """Descriptors for the wafers, task by task."""
         return [part for each in self._each for part in each.parts]
 
     @property
@@ -155,9 +157,10 @@ class ChiefStores:
         settings: RunSettings,
         checkpoints: messages.CheckpointSpace | None,
     ) -> str:
-        """Have the stores made; a line that says where they are.
+        """Create the stores; return a log line with their locations.
 
-        Those of one machine one after the other: each sees what room the ones before have left.
+        Those on one machine are created one after the other, so that each sees the space left by
+        the earlier ones.
         """
         owns = [self.shards.own(self._plan, server) for server in range(self.shards.servers)]
         nbytes = [store_bytes(self._plan, own) for own in owns]
@@ -171,27 +174,27 @@ class ChiefStores:
         return log_lines.weight_stores(placed, len(piece_starts(self._plan)[0]))
 
     def add(self, executable: Executable) -> list[int]:
-        """Have another program's updates loaded: its counters, from tasks on this machine."""
-        self.shards.servers_of(executable.plan)  # each group is one task's
+        """Load another program's updates; from tasks on this machine also get its counters."""
+        self.shards.servers_of(executable.plan)  # each group belongs to one task
         return [part for each in self._each for part in each.add(executable)]
 
     def unload(self, number: int) -> None:
-        """Have a program's updates let go, by its number."""
+        """Free a program's updates, by its number."""
         for each in self._each:
             each.unload(number)
 
     def initialize(self) -> None:
-        """Have the state get its first values, in all tasks at a time."""
+        """Initialize the state, in all tasks concurrently."""
         for each in self._each:
             each.ask_first_values()
         for each in self._each:
             each.initialized()
 
     def hold_updates(self) -> UpdateHold:
-        """Have tasks on other machines hold their updates back, and send the state meanwhile."""
+        """Make the tasks' updates wait; tasks on other machines send the state meanwhile."""
         stores = [each.sent for each in self._each if each.sent is not None]
         found = {name: tensor for store in stores for name, tensor in store.hold().items()}
-        # In the order of one store: a checkpoint has the same bytes, however many tasks there are.
+        # In the order of one store: a checkpoint has the same bytes for any number of tasks.
         sent = {name: found[name] for name in state_layout(self._plan)}
 
         def end() -> None:
@@ -201,7 +204,9 @@ class ChiefStores:
         return UpdateHold(copying_order(self._plan), lambda count: None, end, sent)
 
     def state(self, plan: Plan) -> StoreState:
-        """State of all tasks, in the order of one store, and the numbers of the steps."""
+        """Return the state of all tasks, in the order of one store, and the numbers of the steps.
+        steps.
+        """
         states, numbers, parts = zip(*(each.state(plan) for each in self._each), strict=True)
         found = {name: tensor for state in states for name, tensor in state.items()}
         first = numbers[0]
@@ -213,9 +218,10 @@ class ChiefStores:
 
 
 class MirroredArray:
-    """An array that lies in several stores, and is written whole into each.
+    """Array that exists in several stores; a write goes to each.
 
-    Read it has the largest number of each place: what a task has not written since is zero.
+    A read returns the maximum over the stores, since a task's copy is zero where it has not
+    written.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -223,7 +229,8 @@ class MirroredArray:
         self.shape = arrays[0].shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found: Array = np.maximum.reduce([np.asarray(array) for array in self._arrays])  # NaN stays
+        # NaN is preserved
+        found: Array = np.maximum.reduce([np.asarray(array) for array in self._arrays])
         return found if dtype is None else found.astype(dtype)
 
     def __setitem__(self, every: Any, values: Any) -> None:
@@ -243,9 +250,9 @@ def _state_by(plan: Plan, port: Port, own: Own) -> StoreState:
 
 
 def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
-    """Parts of the tasks that one of several wafers is given; none of remote tasks.
+    """Return the descriptors for one of several wafers; none from remote tasks.
 
-    Of each task its own, after the store's memory if that is among them.
+    Of each task these are the wafer's own, after the store's memory if that is among them.
     """
     each = len(parts) // servers
     common = each % COUNTERS
@@ -255,7 +262,9 @@ def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
 
 
 def held_by(counters: Sequence[Counter], plan: Plan) -> UpdateHold:
-    """Updates of this machine, which wait for these counters; plan: that of the store."""
+    """Return the hold on updates of this machine, which wait for these counters; plan: that of the
+    store.
+    """
 
     def copied(count: int) -> None:
         for counter in counters:

@@ -1,4 +1,4 @@
-"""The chief's ends of the channels to all peers of a run, by the names of these."""
+"""Chief's channels to all peers of a run, by name."""
 
 import select
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
 
 M = TypeVar("M", bound=messages.AnyMessage)
-_TASKS: dict[type, str] = {  # what a peer is asked for between orders, in words
+_TASKS: dict[type, str] = {  # description of requests between orders, for messages
     messages.RingReady: "create its ring",
     messages.StoreReady: "create its store",
     messages.WaferReady: "load the program",
@@ -29,29 +29,29 @@ _TASKS: dict[type, str] = {  # what a peer is asked for between orders, in words
 
 
 class PeerChannels:
-    """From the chief's listening on: any peer that is lost ends each wait for another one."""
+    """Channels from the chief's listening on; the loss of any peer ends every wait."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._listener = Listener(folder)
         self._by_name: dict[str, Channel] = {}
-        self._rings: dict[str, Bytes] = {}  # of what peers of this machine trace
+        self._rings: dict[str, Bytes] = {}  # trace rings of peers on this machine
 
     def __getitem__(self, name: str) -> Channel:
         return self._by_name[name]
 
     def gather(self, expected: set[str]) -> None:
-        """Wait until all peers of the run have joined; nobody else may come after them."""
+        """Wait until all peers of the run have joined; later ones are refused."""
         self._by_name = self._listener.accept(expected)
         self._listener.close()
 
     def close(self) -> None:
-        """Without a word: the peers see a lost chief."""
+        """Close without a message; the peers see a lost chief."""
         self._listener.close()
         for channel in self._by_name.values():
             channel.close()
 
     def expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
-        """The next message of one peer; the ring of its trace, which may come before, is kept."""
+        """Return the next message of one peer; a trace ring that may precede it is stored."""
         channel = self._by_name[name]
         while True:
             self._await(channel, StallWatch(peer_overdue(name, _TASKS[kind])))
@@ -64,9 +64,9 @@ class PeerChannels:
     def answer(
         self, wafer: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait for a wafer's answer to an order; `awaited` hears what it waits for.
+        """Wait for a wafer's answer to an order; `awaited` is called with its reports of waits.
 
-        Raises: PeerLost when any peer of the run is lost meanwhile.
+        Raises: PeerLost if any peer of the run is lost meanwhile
         """
         channel = self._by_name[wafer]
         overdue = peer_overdue(wafer, f"run step {order.steps.first + 1}")
@@ -80,13 +80,15 @@ class PeerChannels:
             stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
 
     def has_message(self, name: str) -> bool:
-        """Return whether a peer has said something, or is gone."""
+        """Return whether a peer has sent a message or is lost."""
         poll = select.poll()
         poll.register(self._by_name[name], select.POLLIN)
         return bool(poll.poll(0))
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """Spans that peers have traced, by their names; those of remote peers only if it asks."""
+        """Return the spans that peers have traced, by name; those of remote peers only if `asks`.
+        `asks`.
+        """
         asked = [name for name in self._by_name if asks and name not in self._rings]
         for name in asked:
             self._by_name[name].send(messages.ReadTrace())
@@ -99,9 +101,9 @@ class PeerChannels:
             yield part
 
     def _await(self, wanted: Channel, stall_watch: StallWatch) -> None:
-        """Until a peer has something to say, while the others have nothing to say but their end.
+        """Wait for a message of a peer, while watching the others for their end.
 
-        Raises: PeerLost when any of them is lost meanwhile
+        Raises: PeerLost if any of them is lost meanwhile
         """
         poll = select.poll()
         by_descriptor = {channel.fileno(): channel for channel in self._by_name.values()}
@@ -114,13 +116,13 @@ class PeerChannels:
                     return
                 if channel.has_ended():
                     raise PeerLost(f"lost the connection to {channel.peer}", channel.peer)
-                poll.unregister(descriptor)  # an early answer: it will be asked for later
+                poll.unregister(descriptor)  # an early answer, which is read later
 
     def has_lost_peer(self) -> bool:
         """Return whether any peer of the run is gone."""
         return any(channel.has_ended() for channel in self._by_name.values())
 
     def stop(self, results: messages.Results) -> None:
-        """Tell every peer that the run is over."""
+        """Send all peers the end of the run."""
         for channel in self._by_name.values():
             channel.send(messages.Stop(results))

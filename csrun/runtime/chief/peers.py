@@ -35,25 +35,29 @@ from csrun.runtime.wire.shared import Counter, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
-REMOTE_DESCRIPTORS = 2  # channel and bulk
-RING_DESCRIPTORS = 2  # of a ring in each reader, and where it is made for one: the counters
+REMOTE_DESCRIPTORS = 2  # channel and bulk connection
+RING_DESCRIPTORS = 2  # counters of a ring, in each reader and in the process that made it
 
 Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Request of the chief to set a run up.
+    """Request of the chief to set up a run.
 
-    first: the first global step. last: the first batch that is not taken. batch: the first that is,
-    if its number is not the step's.
-    feeding: who streams; what their stages are called is known when they have begun.
-    systems: the names of the CS systems, leased by the caller and alike; cores: how many cores of
-    one a program can use, and sram_bytes their memory (None: any number). told: what streamers must
-    know of the order of the data set, if there is anything. data: the number of that among theirs.
-    checkpoints: what must have room on a disk beside the store. memoryx: its tasks' names, of which
-    a run needs some where the weights are streamed. swarmx: the same of SwarmX, which several
-    systems need where nodes are machines of their own. is_pushed: as of `Feed`, of this program.
+    first: first global step.
+    last: first batch that is not used.
+    batch: first batch that is used, if its number is not that of the step.
+    feeding: the streamers; names of their stages are known after they have started.
+    systems: names of the CS systems, which are leased and equal.
+    cores: number of usable cores of a system.
+    sram_bytes: their memory (None: no limit).
+    told: description of the data set's order for the streamers, if needed.
+    data: index of the data set in the streamers' list.
+    checkpoints: space that checkpoints need on a disk next to the store.
+    memoryx: names of the MemoryX tasks, at least one if weights are streamed.
+    swarmx: names of the SwarmX tasks, needed by several systems if nodes are separate machines.
+    is_pushed: as in `Feed`, for this program.
     """
 
     executable: Executable
@@ -74,10 +78,10 @@ class RunRequest:
 
 
 class RunPeers:
-    """The peers of a run, from the chief's listening to its Stop. A context manager.
+    """The peers of a run, from the chief's listening to the end; a context manager.
 
-    Leaving it by an exception closes the channels without a word: the peers see a lost chief.
-    Leaving it by PeerLost says why a streamer was given up, if one was.
+    Leaving it by an exception closes the channels without a message, so the peers see a lost chief.
+    Leaving it by PeerLost logs why a streamer was abandoned, if one was.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -97,7 +101,8 @@ class RunPeers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Peers report a lost chief as soon as the channels close: the cause must be there before.
+        # Peers report a lost chief as soon as the channels close; the cause must be reported
+        # before.
         report_before_closing(error)
         self._resources.close()
         for ring in self._pushed.values():
@@ -109,15 +114,15 @@ class RunPeers:
     def start(
         self, request: RunRequest, spawn_wafers: Callable[[], None], notify: Notify
     ) -> "ClusterMachine":
-        """Gather the peers, load the Executable everywhere, and prime the data pipeline."""
+        """Connect the peers, load the Executable everywhere, and fill the data pipeline."""
         plan = request.executable.plan
         wafers = tuple(map(wafer_name, request.systems))
-        # First: wafer processes start while the others are waited for.
+        # First, so that wafer processes start during the wait for the others.
         spawn_wafers()
         self._gather(request, wafers)
         self._wafers = Wafers(self._peers, wafers)
         first = request.first if request.batch is None else request.batch
-        # Before programs are loaded: streamers make their first batches meanwhile.
+        # Before programs are loaded, so that streamers make their first batches meanwhile.
         if not request.is_pushed:
             self._streamers.start(plan, 0, first, request.last, request.data, request.told)
         lanes = self._lanes(request, wafers)
@@ -150,13 +155,13 @@ class RunPeers:
         )
 
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
-        """Load the program of this number everywhere, with batches of its own."""
+        """Load the program of this number everywhere, with its own batches."""
         plan = executable.plan
         if feed.is_pushed:
             self._load_beside_store(executable, 0, is_pushed=True)
             self._add_rings(plan, number, is_pushed=True)
             return Loaded(self._loaded_results(), Feeding())
-        remote = self._streamers.count_remote  # whose rings are made here
+        remote = self._streamers.count_remote  # whose rings are created here
         counters = RING_DESCRIPTORS * self._streamers.readers
         self._resources.enter_context(open_files.room_for(counters * remote))
         self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.told)
@@ -166,7 +171,7 @@ class RunPeers:
         return Loaded(results, self._streamers.primed(feed.dataset.replayed))
 
     def initialize(self, state: dict[str, Array]) -> None:
-        """Give the state its first values: MemoryX does it, or who has mapped the arena."""
+        """Initialize the state, in MemoryX or in the process that maps the arena."""
         if self._stores is not None:
             self._stores.initialize()
             return
@@ -174,7 +179,7 @@ class RunPeers:
         initialize(plan, state, seed, own_threads(), is_fresh=True)
 
     def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
-        """Load a program that takes the batches of another one."""
+        """Load a program that uses the batches of another one."""
         self._load_beside_store(executable, 0, other)
         return Loaded(self._loaded_results(), feeding)
 
@@ -183,13 +188,13 @@ class RunPeers:
         return [self._map(results) for (results,) in self._wafers.ready(1)[1]]
 
     def unload(self, number: int) -> None:
-        """Have a program let go, which nobody runs any more."""
+        """Free a program that will not run again."""
         if self._stores is not None:
             self._stores.unload(number)
         self._wafers.tell(messages.UnloadProgram(number))
 
     def end(self, source: int) -> None:
-        """Have the batches of a program let go, which nobody takes any more."""
+        """Free the batches of a program that are not used any more."""
         if source in self._pushed:
             self._pushed.pop(source).close()
         else:
@@ -197,16 +202,18 @@ class RunPeers:
         self._wafers.tell(messages.EndStreaming(source))
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
-        """Begin a pass over the data of a program with batches of its own."""
+        """Begin a pass over the data of a program with its own batches."""
         number = self._streamers.begin(source, first, last, told)
         self._wafers.tell(messages.BeginPass(source, number, first, last))
 
     def push(self, source: int, batch: Batch) -> None:
-        """Give the next batch of a program whose batches are pushed."""
+        """Send the next batch of a program with pushed batches."""
         self._pushed[source].push(batch)
 
     def feed(self, request: RunRequest) -> RingSource:
-        """Gather the peers, and take the streamers' batches here: no wafer, no step."""
+        """Connect the peers, and read the streamers' batches here; there is no wafer and no step.
+        step.
+        """
         plan, names = request.executable.plan, request.feeding.streamers
         self._gather(request, (), RING_DESCRIPTORS)
         self._streamers.start(plan, 0, request.first, request.last)
@@ -221,32 +228,32 @@ class RunPeers:
         return RingSource(readers, request.first)
 
     def order(self, order: messages.RunSteps) -> None:
-        """Give an order to the wafers."""
+        """Send an order to the wafers."""
         self._wafers.tell(order)
 
     def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait for their answers; `awaited` hears what one of them waits for."""
+        """Wait for their answers; `awaited` is called with a wafer's report of a wait."""
         return self._wafers.answer(order, awaited)
 
     def has_answer(self) -> bool:
-        """Return whether all wafers have said something since their order."""
+        """Return whether all wafers have sent a message since their order."""
         return self._wafers.have_answered()
 
     @property
     def take_writes(self) -> bool:
-        """True where the whole state is in memory of this machine, and in one place."""
+        """True if the whole state is mapped from one store on this machine."""
         if self._stores is None:
             return len(self._request.systems) == 1
         return not self._stores.are_remote and not any(self._stores.disks)
 
     def written(self) -> None:
-        """Tell the wafers that the state was written."""
+        """Notify the wafers that the state was written."""
         self._wafers.tell(messages.WeightsChanged())
 
     def hold_updates(self) -> UpdateHold:
-        """Have MemoryX, or the wafer that has the store, hold its updates back."""
+        """Make the updates wait, in MemoryX or in the wafer that has the store."""
         if self._stores is not None and self._stores.are_remote:
             return self._stores.hold_updates()
         owners = self._memoryx or (wafer_name(self._request.systems[0]),)
@@ -257,7 +264,7 @@ class RunPeers:
         return held_by([Counter(counter) for _, (counter,) in answers], plan)
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """Spans that the peers have traced, by their names; all of them if it asks."""
+        """Return the spans that the peers have traced, by name; all of them if `asks`."""
         return self._peers.traced(asks)
 
     def has_lost_peer(self) -> bool:
@@ -340,7 +347,9 @@ class RunPeers:
         self._wafers.add(ring.descriptors)
 
     def _state(self, plan: Plan, arenas: Sequence[int]) -> StoreState:
-        """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
+        """Return the tensors of a checkpoint, for any location of the store, and the numbers of the
+        steps.
+        """
         memory, *_ = map(self._map, arenas)
         if self._stores is not None:
             return self._stores.state(plan)
@@ -361,12 +370,12 @@ class RunPeers:
         *,
         is_pushed: bool = False,
     ) -> None:
-        """Have MemoryX, if there is one, and the wafers load another program."""
+        """Load another program in the wafers, and in MemoryX if there is one."""
         parts = self._stores.add(executable) if self._stores else []
         loading = self._loading(executable, first, batches_of, is_pushed=is_pushed)
         self._wafers.load(loading, parts)
         close_all(parts)
 
     def _map(self, descriptor: int) -> Bytes:
-        """A peer's memory, mapped as long as anybody looks at it."""
+        """Map a peer's memory while arrays over it exist."""
         return SharedMemory.attach(descriptor).bytes

@@ -1,4 +1,4 @@
-"""The chief's end of a job's programs: orders to the peers, results in the wafer's memory."""
+"""Chief's side of a job's programs: orders to the peers, results in the wafer's memory."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,7 +18,8 @@ from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire import messages
 
 log = logging.getLogger("csrun")
-Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says of its own waits
+# receiver of a wafer's reports about its waits
+Awaited = messages.BatchAwaited | messages.WeightsAwaited
 
 
 @dataclass(frozen=True)
@@ -30,63 +31,63 @@ class Loaded:
 
 
 class Peers(Protocol):
-    """The parts of a run on other machines and in other processes, as a machine needs them."""
+    """Peers of a run in other processes and on other machines, as a machine uses them."""
 
     def order(self, order: messages.RunSteps) -> None:
-        """Give an order to the wafers."""
+        """Send an order to the wafers."""
 
     def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait for their answers to it, put together; `awaited` hears what one waits for."""
+        """Wait for their merged answers; `awaited` is called with a wafer's report of a wait."""
 
     def has_answer(self) -> bool:
-        """Return whether all of them have said something since."""
+        """Return whether all of them have sent a message since the order."""
 
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
-        """Load the program of this number everywhere, with batches of its own."""
+        """Load the program of this number everywhere, with its own batches."""
 
     def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
-        """Load a program that takes the batches of another one."""
+        """Load a program that uses the batches of another one."""
 
     def unload(self, number: int) -> None:
-        """Have a program let go, which nobody runs any more."""
+        """Free a program that will not run again."""
 
     def end(self, source: int) -> None:
-        """Have the batches of a program let go, which nobody takes any more."""
+        """Free the batches of a program that are not used any more."""
 
     def initialize(self, state: dict[str, Array]) -> None:
-        """Give the state its first values, where the store is."""
+        """Initialize the state, where the store is."""
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
-        """Begin a pass over the data of a program with batches of its own."""
+        """Begin a pass over the data of a program with its own batches."""
 
     def push(self, source: int, batch: Batch) -> None:
-        """Give the next batch of a program whose batches are pushed."""
+        """Send the next batch of a program with pushed batches."""
 
     @property
     def take_writes(self) -> bool:
         """Return whether the state may be written between orders."""
 
     def written(self) -> None:
-        """Tell the wafers that the state was written."""
+        """Notify the wafers that the state was written."""
 
     def hold_updates(self) -> UpdateHold:
-        """Have updates wait for what is copied of the state."""
+        """Make updates wait until the old state has been copied."""
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """Spans that they have traced, by their names; all of them if it asks."""
+        """Return the spans that they have traced, by name; all of them if `asks`."""
 
     def has_lost_peer(self) -> bool:
         """Return whether any peer of the run is gone."""
 
     def stop(self, results: messages.Results) -> None:
-        """Tell every peer that the run is over."""
+        """Send all peers the end of the run."""
 
 
 @dataclass(frozen=True)
 class ClusterOrder:
-    """An order that the wafers have."""
+    """Order that was sent to the wafers."""
 
     peers: Peers
     order: messages.RunSteps
@@ -103,21 +104,21 @@ class ClusterOrder:
         return self.peers.has_answer()
 
     def finish(self) -> messages.StepsDone:
-        """Wait for what the wafers have done.
+        """Wait for the wafers' answers.
 
-        Raises: PeerLost when a peer of the run is lost.
+        Raises: PeerLost if a peer of the run is lost
         """
         try:
             return self.peers.answer(self.order, self.awaited)
         except PeerLost as lost:
-            lost.step = self.steps.first  # a restart for the same cause at the same step is in vain
+            lost.step = self.steps.first  # a restart for the same cause at the same step is futile
             raise
 
 
 class ClusterProgram:
-    """A program of a job, by its number: the wafer's process steps, MemoryX updates.
+    """A program of a job, by number; the wafer process computes its steps, MemoryX updates.
 
-    own: the program whose rings its batches come by, which is this one if they are its own.
+    own: the program whose rings carry its batches; this one if they are its own.
     """
 
     runs_apart = True
@@ -136,18 +137,18 @@ class ClusterProgram:
         self._peers.begin(self.own, first, last, told)
 
     def push(self, batch: Batch) -> None:
-        """Give the batch of the next step."""
+        """Send the batch of the next step."""
         self._peers.push(self.own, batch)
 
     def run(self, steps: messages.StepOrder) -> messages.StepsDone:
-        """Run steps; committed on return.
+        """Run steps; their updates are complete on return.
 
-        Raises: PeerLost when a peer of the run is lost.
+        Raises: PeerLost if a peer of the run is lost
         """
         return self.order(steps).finish()
 
     def order(self, steps: messages.StepOrder) -> ClusterOrder:
-        """Have the wafers run them, and do not wait."""
+        """Send an order of steps, without waiting for it."""
         order = messages.RunSteps(steps, self.number)
         try:
             self._peers.order(order)
@@ -157,11 +158,11 @@ class ClusterProgram:
         return ClusterOrder(self._peers, order, self._say_awaited)
 
     def result(self, slot: int, step: int) -> StepResult:
-        """The result of the last call's step number `slot`."""
+        """Return the result of step number `slot` of the last call."""
         return self._results.read(slot, step)
 
     def losses(self, count: int) -> list[float]:
-        """Losses of the last call's first `count` steps."""
+        """Return the losses of the last call's first `count` steps."""
         return self._results.losses(count)
 
     def _say_awaited(self, awaited: Awaited) -> None:
@@ -175,12 +176,12 @@ class ClusterProgram:
         log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
 
     def has_lost_peer(self) -> bool:
-        """Return whether a part of the run is gone."""
+        """Return whether a peer of the run is lost."""
         return self._peers.has_lost_peer()
 
 
 class ClusterMachine(ClusterProgram):
-    """A loaded run of a job; the chief reads the store where it is."""
+    """A loaded run of a job; the chief reads the store in place."""
 
     def __init__(
         self,
@@ -198,7 +199,8 @@ class ClusterMachine(ClusterProgram):
         self.programming_time_s = programming_time_s
         self.arena_bytes = executable.plan.arena_bytes
         self._sram_bytes = sram_bytes
-        self._takers = {0: {0}}  # of batches: the programs that are loaded, by whose they are
+        # users of batches: loaded programs by the program that owns their batches
+        self._takers = {0: {0}}
 
     def load(self, executable: Executable, feed: Feed | Program) -> ClusterProgram:
         """Load another program over the same store."""
@@ -217,19 +219,19 @@ class ClusterMachine(ClusterProgram):
         return ClusterProgram(self._peers, executable.plan, self.device, number, loaded, own)
 
     def unload(self, program: Program) -> None:
-        """Let go of a program that does not run any more."""
+        """Free a program that will not run again."""
         if not isinstance(program, ClusterProgram):
             raise TypeError("a program must be unloaded by the machine that loaded it")
         self._peers.unload(program.number)
         takers = self._takers[program.own]
-        # Batches are let go with the last program that takes them.
+        # Batches are freed with the last program that uses them.
         takers.remove(program.number)
         if not takers:
             del self._takers[program.own]
             self._peers.end(program.own)
 
     def initialize(self) -> None:
-        """Give all of the state its first values."""
+        """Set all of the state to its initial values."""
         self._peers.initialize(self.state)
 
     @property
@@ -238,17 +240,17 @@ class ClusterMachine(ClusterProgram):
         return self._peers.take_writes
 
     def written(self) -> None:
-        """The state was written between two orders."""
+        """Note that the state was written between two orders."""
         self._peers.written()
 
     def hold_updates(self) -> UpdateHold:
-        """Have updates wait for what is copied of the state."""
+        """Make updates wait until the old state has been copied."""
         return self._peers.hold_updates()
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
-        """Spans of each process but the chief's, by its name; as `Machine.traced`."""
+        """Return the spans of each process except the chief, by name; as `Machine.traced`."""
         return self._peers.traced(asks)
 
     def close(self, results: messages.Results) -> None:
-        """End the run in all its parts, which return `results`."""
+        """End the run in all processes, which return `results`."""
         self._peers.stop(results)

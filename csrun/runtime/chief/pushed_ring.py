@@ -1,4 +1,4 @@
-"""Ring by which the chief hands batches that it makes itself to the wafers."""
+"""Ring by which the chief sends batches that it makes itself to the wafers."""
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import Plan
@@ -7,11 +7,11 @@ from csrun.runtime.step.pushed import count_pushed
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.ring import RingWriter, ring_slots_for
 
-RINGS = 1  # of a program whose batches are pushed
+RINGS = 1  # ring slots of a program with pushed batches
 
 
 class PushedRing:
-    """The chief's end. control: a channel to a wafer; readers: how many wafers read it."""
+    """Chief's end of the ring; control: channel to a wafer; readers: number of wafers."""
 
     def __init__(self, plan: Plan, settings: RunSettings, control: Channel, readers: int) -> None:
         self._inputs, self._settings = plan.inputs, settings
@@ -21,13 +21,13 @@ class PushedRing:
 
     @property
     def descriptors(self) -> list[tuple[int, int, int]]:
-        """Descriptors of each reader: memory, filled, free."""
+        """Descriptors for each reader: memory, filled, free."""
         memory, *counters = self._writer.descriptors
         pairs = zip(counters[::2], counters[1::2], strict=True)
         return [(memory, filled, free) for filled, free in pairs]
 
     def push(self, batch: Batch) -> None:
-        """Hand the next batch to the wafers.
+        """Send the next batch to the wafers.
 
         Raises: CsrunError for a label or an index out of range
         """
@@ -39,5 +39,5 @@ class PushedRing:
         self._count += 1
 
     def close(self) -> None:
-        """Let the ring's memory go."""
+        """Free the ring's memory."""
         self._writer.close()

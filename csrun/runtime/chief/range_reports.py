@@ -1,4 +1,6 @@
-"""Reports on the ranges of weights, gradients and activations, and the operator that overflows."""
+"""Reports on the ranges of weights, gradients and activations, and on the operator that overflows.
+overflows.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -20,20 +22,20 @@ from csrun.runtime.chief.step_measurements import StepMeasurements
 
 log = logging.getLogger("csrun")
 
-_POINTS = 1000  # that stand for a tensor's numbers in a histogram of the events
+_POINTS = 1000  # bins of a tensor's histogram in the events
 
 
 class RangeReports:
-    """Reports every so many steps. half: the 16-bit format of the run.
+    """Reports at intervals of steps; half: the 16-bit format of the run.
 
-    Gradients are measured where all of a step's are in the store after it.
+    Gradients are measured if the store keeps all of them after a step.
     """
 
     def __init__(self, machine: Machine, folder: Path, every: int, half: HalfFormat) -> None:
         self._machine, self._folder, self._half = machine, folder, half
         self.every = every
         self._measurements = StepMeasurements(machine, folder)
-        self._activations: list[NumberRanges] = []  # of the last step in which they were measured
+        self._activations: list[NumberRanges] = []  # of the last measured step
         if not machine.gradients:
             log.info(
                 "number_ranges: only weights and activations are measured; gradients need a scaled "
@@ -43,9 +45,9 @@ class RangeReports:
     def after_step(
         self, step: int, before: ScaleState | None, now: ScaleState | None, events: EventWriter
     ) -> None:
-        """Report where that is due: every so many steps, and where the scale has halved.
+        """Report if due: at the interval, and when the scale was halved.
 
-        before, now: the loss's scale
+        before, now: loss scale before and after the step.
         """
         is_halved = now is not None and before is not None and now.scale < before.scale
         if is_halved or step % self.every == 0:
@@ -68,7 +70,7 @@ class RangeReports:
         write_page(self._folder, found, self._half, step, scale)
 
     def first_overflow(self, step: int) -> str:
-        """Name the operator whose result is the first one of a step that is not finite."""
+        """Return the operator with the first non-finite result of a step."""
         return self._measurements.first_overflow(step)
 
     def _of_store(self) -> Iterator[NumberRanges]:
@@ -82,7 +84,9 @@ class RangeReports:
 
 
 def range_reports(machine: Machine, folder: Path, every: int | None) -> RangeReports | None:
-    """The reports of a training; None where none are asked for, or nothing is 16 bits wide."""
+    """Return the reports of a training; None if not requested, or if nothing is stored in 16 bits.
+    bits.
+    """
     half = machine.plan.storage
     if every is not None and half is None:
         log.warning("number_ranges has no effect in this run: no tensor is stored in 16 bits")
@@ -95,9 +99,9 @@ def _thinned(powers: Mapping[int, int]) -> tuple[list[int], list[int]]:
 
 
 def first_overflow(plan: Plan, gradients: Mapping[str, Array]) -> str:
-    """Name the layer whose gradient is the first one of the last step that is not finite.
+    """Return the layer with the first non-finite gradient of the last step.
 
-    Empty if all are finite, or not known.
+    Empty if all gradients are finite, or unknown.
     """
     if plan.storage is None:
         return ""

@@ -1,9 +1,8 @@
-"""Checkpoints during training: a thread copies the state, brings it to the disk, and names it.
+"""Checkpoints during training: a thread copies the state, writes it, and adds it to the index.
 
-The steps go on meanwhile: what an update changes has been copied before it, or the update waits. Of
-a store on another machine each tensor is sent while steps run. A checkpoint counts once the index
-names it, as `csrun.records.checkpoints` says, whenever that is: a run that is killed before goes on
-from the one before.
+Steps continue meanwhile: an update waits until the values that it overwrites have been copied.
+Tensors of a store on another machine are sent while steps run. A checkpoint is valid once it is in
+the index (`csrun.records.checkpoints`); a run that is killed before resumes from the previous one.
 """
 
 import logging
@@ -23,14 +22,14 @@ from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")
 
-STOPPED_S = 0.1  # for a thread that must stop; one that waits for its disk is left behind
+STOPPED_S = 0.1  # for a thread to stop; one that waits for its disk is abandoned
 
 
 class Saving:
-    """The checkpoints of a training, of which one at a time is on its way.
+    """Checkpoints of a training; at most one is being written.
 
-    newest: the step of the last one that was begun, None where that has
-    failed or there was none. seconds: how long it took until it was named.
+    newest: step of the last one that was begun; None if it failed or there was none.
+    seconds: time until it was complete.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Saving:
         self._model_dir, self._writer, self._ending = model_dir, writer, ending
         self._remedy = remedy
         self._under_way: Future[None] | None = None
-        self._step = 0  # whose it is
+        self._step = 0  # checkpoint that the error belongs to
         self.newest, self.seconds = newest, 0.0
 
     def begin(
@@ -54,11 +53,12 @@ class Saving:
         hold: Callable[[], UpdateHold],
         more: Mapping[str, Array] | None = None,
     ) -> None:
-        """Save what the state is now; on return steps may be taken.
+        """Start to save the current state; steps may continue after the call.
 
-        hold: has the updates wait for what is copied. more: of the state, what is not in the store.
+        hold: makes updates wait for the copy.
+        more: tensors of the state outside of the store.
 
-        Raises: CsrunError when the one before it was not finite, or a disk has failed at that
+        Raises: CsrunError if the previous checkpoint was not finite, or its disk failed
         """
         self.wait()
         log.info(log_lines.saving_checkpoint(step))
@@ -71,23 +71,23 @@ class Saving:
         )
 
     def wait(self) -> None:
-        """Until the last one is named.
+        """Wait until the last checkpoint is complete.
 
-        Raises: CsrunError when it is not finite, a disk fails, or who sends it is lost
+        Raises: CsrunError if it is not finite, if a disk fails, or if its sender is lost
         """
         if self._under_way is not None:
             self._guarded(self._under_way.result)
             self._under_way = None
 
     def look(self) -> None:
-        """See whether the last one has failed. Raises: CsrunError as `wait`"""
+        """Check whether the last checkpoint has failed. Raises: CsrunError as `wait`"""
         if self._under_way is not None and self._under_way.done():
             self.wait()
 
     def end(self, error: BaseException | None) -> None:
-        """The block ends, by this error if there is one: nothing is on its way any more.
+        """End the block, by this error if there is one; no checkpoint is in progress afterwards.
 
-        An end that does not wait, such as a second Ctrl-C, discards what is not named by now.
+        An end that does not wait, such as a second Ctrl-C, discards an incomplete checkpoint.
         """
         if self._under_way is None:
             return
@@ -96,13 +96,15 @@ class Saving:
         elif isinstance(error, Exception):
             try:
                 self.wait()
-            except CsrunError as another:  # the run ends by the first one
+            except CsrunError as another:  # the run ends by the first error
                 log.warning(another)
         else:
             self._give_up()
 
     def last_good(self, step: int, remedy: str = "") -> str:
-        """Checkpoint to resume from when the weights after `step` are unusable or not updated."""
+        """Return the checkpoint to resume from if the weights after `step` are unusable or not
+        updated.
+        """
         kept = checkpoints.kept_steps(self._model_dir)
         good = max((at for at in kept if at < step), default=max(kept, default=None))
         remedy = remedy or self._remedy
@@ -115,7 +117,7 @@ class Saving:
     def _write(
         self, step: int, state: Mapping[str, Array | Blocks], copies: "_CopyNotifier"
     ) -> None:
-        """In the thread. A state that is not finite must not push a good checkpoint out."""
+        """Write a checkpoint (in the thread); a non-finite state must not replace a good one."""
         started = perf_counter()
         try:
             self._writer.write(step, finite(state), copies.count, copies.order_of(state))
@@ -128,7 +130,7 @@ class Saving:
         self.seconds = perf_counter() - started
 
     def _guarded(self, wait: Callable[[], object]) -> None:
-        """Wait; where that ends by an error or a signal, say what has become of the checkpoint."""
+        """Wait; if that ends by an error or a signal, log the outcome of the checkpoint."""
         try:
             wait()
         except BaseException:
@@ -150,14 +152,14 @@ class Saving:
 
 
 class _CopyNotifier:
-    """Tells who waits of each tensor that is copied, and of all of them when no more will be."""
+    """Notifies the waiting updates of each copied tensor, and at the end of all of them."""
 
     def __init__(self, held: UpdateHold) -> None:
         self._order, self._held = held.order, held
         self._left, self._names = len(held.order), frozenset(held.order)
 
     def order_of(self, state: Iterable[str]) -> tuple[str, ...]:
-        """Names of a state, those first that updates wait for."""
+        """Return the names of a state in the order in which updates wait for them."""
         return (*self._order, *(name for name in state if name not in self._names))
 
     def count(self, name: str) -> None:
@@ -175,7 +177,7 @@ class _CopyNotifier:
 
 
 def _in_thread(work: Callable[[], None]) -> "Future[None]":
-    """Work in a thread that the process's end does not wait for."""
+    """Run a function in a thread that the process's exit does not wait for."""
     future: Future[None] = Future()
 
     def run() -> None:
@@ -185,12 +187,12 @@ def _in_thread(work: Callable[[], None]) -> "Future[None]":
         except BaseException as error:
             future.set_exception(error)
 
-    # Not of a ThreadPoolExecutor, whose threads are joined at exit: a dead disk would keep us.
+    # Not a ThreadPoolExecutor, whose threads are joined at exit: a dead disk would block it.
     threading.Thread(target=run, name="checkpoint", daemon=True).start()
     return future
 
 
 def outcome(step: int, is_whole: bool) -> str:
-    """Outcome of a checkpoint that was being written, or was due, at the end."""
+    """Describe the outcome of a checkpoint that was being written, or was due, at the end."""
     how = "completed before the end" if is_whole else "discarded"
     return f"Checkpoint at global step {step} {how}"

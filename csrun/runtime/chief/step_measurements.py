@@ -1,4 +1,4 @@
-"""Measurements of the values of a step, of all programs and minibatches that have computed it."""
+"""Measurements of the values of a step, from all programs and minibatches that computed it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,18 +17,18 @@ from csrun.runtime.chief.machine import Machine
 
 
 class StepMeasurements:
-    """The measurements in a model_dir's compile directories, which are removed as steps are read.
+    """Measurements in a model_dir's compile directories; those of a step are deleted when read.
 
     folder: model_dir
     """
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self._machine, self._folder = machine, folder
-        for ranges, _ in self._places():  # of an earlier run
+        for ranges, _ in self._places():  # left by an earlier run
             remove_measured(ranges)
 
     def activations(self, step: int) -> list[NumberRanges]:
-        """Ranges of a step's stored activations; none where it was not measured."""
+        """Return the ranges of a step's stored activations; empty if it was not measured."""
         found: dict[str, RangeCounts] = {}
         for value, measured in self._values(step):
             if (counts := measured.counts) is not None:
@@ -38,10 +38,10 @@ class StepMeasurements:
         return [NumberRanges.of(name, "activation", counts) for name, counts in found.items()]
 
     def first_overflow(self, step: int) -> str:
-        """Place of the first value of a step that is not finite; empty if none is known.
+        """Return the place of the first non-finite value of a step; empty if none is known.
 
-        Minus infinity alone may be a mask's in all but gradients: it is named only if there is no
-        other.
+        Minus infinity alone may be a mask's, except in gradients: it is returned only if there is
+        no other.
         """
         found = []
         for value, measured in self._values(step):

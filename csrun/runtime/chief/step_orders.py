@@ -1,4 +1,4 @@
-"""The chief's orders: a machine that takes steps, and runs of it that leave no trace."""
+"""Orders of the chief: splitting of a run into orders; evaluation and prediction."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -10,13 +10,14 @@ from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
 from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
-ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long to its messages
+# seconds of an order: short enough for progress and Ctrl-C, long compared with its messages
+ORDER_S = 0.2
 
 Show = Callable[[Progress], None]
 
 
 class OrderSplitter:
-    """Splits a run into orders: up to the next boundary, and short enough to stay responsive."""
+    """Splits a run into orders that end at boundaries and are short enough to stay responsive."""
 
     def __init__(self, machine: Program, last: int | None) -> None:
         self._machine = machine
@@ -25,11 +26,11 @@ class OrderSplitter:
         self._seconds_per_step = 0.0
 
     def give(self, steps: StepOrder, boundaries: tuple[int, ...] = ()) -> StepsDone:
-        """Run the first of these steps: to the nearest multiple of a boundary, or less."""
+        """Run the first of these steps, up to the nearest multiple of a boundary or fewer."""
         return self.finish(self.begin(steps, boundaries))
 
     def begin(self, steps: StepOrder, boundaries: tuple[int, ...]) -> Ordered:
-        """Order steps as by `give`, without waiting for them."""
+        """Start steps as `give`, without waiting for them."""
         first, gathering = steps.first, steps.gathering
         counts = [every - first % every for every in boundaries]
         if gathering is not None:
@@ -40,13 +41,13 @@ class OrderSplitter:
         if self._seconds_per_step:
             count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
         else:
-            count = min(count, 1)  # nobody knows yet how long a step takes
+            count = min(count, 1)  # the time of a step is not known yet
         if gathering is not None:
             gathering = gathering.first(count)
         return self._machine.order(StepOrder(first, count, steps.keeps_all, gathering))
 
     def finish(self, order: Ordered) -> StepsDone:
-        """Wait for what `begin` has ordered."""
+        """Wait for the steps that `begin` has started."""
         started = perf_counter()
         done = order.finish()
         seconds = max(done.seconds, perf_counter() - started)
@@ -55,7 +56,9 @@ class OrderSplitter:
 
 
 def nothing_counts(plan: Plan, number: int) -> str:
-    """Say so of the labels of this number among a batch's counts."""
+    """Return the message that no label of the batch counts, for this index of the batch's counts.
+    counts.
+    """
     ranges = [(spec.name, one.ignore_index) for spec in plan.inputs for one in spec.labels]
     name, ignored = ranges[number]
     return f"all labels of {name} equal ignore_index ({ignored}), so the loss is undefined"
@@ -69,11 +72,14 @@ def evaluate(
     show: Show,
     losses: HostCall | None = None,
 ) -> Results:
-    """Run `batches` batches forward (all when None); the mean loss and host_call's metrics.
+    """Compute `batches` batches forward (all if None); return the mean loss and host_call's
+    metrics.
 
-    `step` is the global step of the checkpoint being evaluated. The loss is the mean over what
-    counts in all batches, NaN when nothing does; where it is a sum of means over labels of
-    different kinds, `losses` make them, and it is the sum of theirs.
+    step: global step of the checkpoint being evaluated.
+    losses: if the loss is a sum of means over different kinds of labels, functions of each; the
+        result is the sum of their means.
+
+    The loss is the mean over all samples or labels that count; NaN if none does.
     """
     orders, index, loss = OrderSplitter(machine, batches), 0, Mean()
     while batches is None or index < batches:
@@ -102,7 +108,9 @@ def evaluate(
 def predict(
     machine: Program, batches: int | None, take: Callable[[StepResult], None], show: Show
 ) -> int:
-    """Run `batches` batches forward (all when None), give each result to `take`; the samples."""
+    """Compute `batches` batches forward (all if None), pass each result to `take`; return the
+    number of samples.
+    """
     orders, index, samples = OrderSplitter(machine, batches), 0, 0
     while batches is None or index < batches:
         done = orders.give(StepOrder(index, MOST_STEPS))

@@ -1,4 +1,6 @@
-"""The streamers as the chief has them: told what to make, and their rings given to the reader."""
+"""Chief's clients of the streamers: requests for batches, and transfer of their rings to readers.
+readers.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,16 +16,16 @@ from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES
 from csrun.runtime.wire.ring import ring_slots_for
 from csrun.runtime.wire.tcp import TcpChannel
 
-COUNTERS = 2  # of a ring in each reader: filled, free
-PART_BYTES = MAX_MESSAGE_BYTES // 2  # of what is sent in several messages
-Descriptors = tuple[int, int, int]  # of a ring in a reader: memory, filled, free
+COUNTERS = 2  # descriptors of a ring in each reader: filled, free
+PART_BYTES = MAX_MESSAGE_BYTES // 2  # bytes per message of a larger object
+Descriptors = tuple[int, int, int]  # descriptors of a ring in a reader: memory, filled, free
 
 
 class ChiefStreamers:
-    """The chief's end of the channels to all streamers of a run.
+    """Chief's end of the channels to all streamers of a run.
 
-    feeding: who they are; what their stages are called is known when they have begun. readers: how
-    many wafers read each ring.
+    feeding: the streamers; names of their stages are known after they have started.
+    readers: number of wafers that read each ring.
     """
 
     def __init__(
@@ -36,12 +38,12 @@ class ChiefStreamers:
         self._peers, self._feeding, self._settings = peers, feeding, settings
         self.readers = readers
         self._relay = BatchRelay()
-        self._passes = 0  # begun so far
-        self._data_of: dict[int, int] = {}  # of programs: the numbers of their data sets
+        self._passes = 0  # passes begun so far
+        self._data_of: dict[int, int] = {}  # data set indices by program
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In their turn."""
+        """Names of the streamers, in the order of their batches."""
         return self._feeding.streamers
 
     @property
@@ -50,12 +52,12 @@ class ChiefStreamers:
         return sum(isinstance(self._peers[name], TcpChannel) for name in self.names)
 
     def require_whole(self) -> None:
-        """Raises: DamagedTransferError when batches have arrived altered"""
+        """Raises: DamagedTransferError if batches were corrupted in transit"""
         if self._relay.damage is not None:
             raise self._relay.damage
 
     def close(self) -> None:
-        """Let go of the rings that were made here."""
+        """Free the rings that were created here."""
         self._relay.close()
 
     def start(
@@ -67,9 +69,9 @@ class ChiefStreamers:
         data: int = 0,
         told: bytes = b"",
     ) -> None:
-        """Have them stream the batches of a program from `first` on, of a data set by its number.
+        """Start streaming a program's batches from `first` on, from a data set by index.
 
-        told: what they must know of its order.
+        told: description of the data set's order.
         """
         self._data_of[source] = data
         self._tell(data, told)
@@ -89,7 +91,7 @@ class ChiefStreamers:
             )
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> int:
-        """Begin a pass over the data of a program with batches of its own: its number."""
+        """Begin a pass over the data of a program with its own batches; return the pass number."""
         self._passes += 1
         self._tell(self._data_of[source], told)
         for name, own in self._turns(first):
@@ -97,14 +99,16 @@ class ChiefStreamers:
         return self._passes
 
     def end(self, source: int) -> None:
-        """Nobody takes these batches any more. The ring of another machine's stays to the end."""
+        """Stop streaming a program's batches. The ring of another machine's streamer stays until
+        the end.
+        """
         for name in self.names:
             self._peers[name].send(messages.EndStreaming(source))
 
     def rings(self, plan: Plan, source: int) -> Iterator[list[Descriptors]]:
-        """Every streamer's ring, for each that reads it; those of other machines are made here.
+        """Yield every streamer's ring for each reader; those of other machines are created here.
 
-        One at a time, for its taker to close or keep: all at once are three descriptors each.
+        One at a time, for the caller to close or keep: each has three descriptors.
         """
         slots = ring_slots_for(len(self.names), plan.inputs)
         for name in self.names:
@@ -119,19 +123,19 @@ class ChiefStreamers:
                 yield [(memory, filled, free) for filled, free in pairs]
 
     def primed(self, replayed: bool | None = None) -> Feeding:
-        """Feeding of a program, once each streamer has its first batch."""
+        """Return the streamers of a program, once each has its first batch."""
         stages = [self._peers.expect(name, messages.Primed, 0)[0].stages for name in self.names]
         feeding = replace(self._feeding, stage=partial(_stage, stages))
         return feeding if replayed is None else replace(feeding, replayed=replayed)
 
     def _turns(self, first: int) -> Iterator[tuple[str, int]]:
-        """Each streamer, and the first batch of its own from batch `first` on."""
+        """Yield each streamer with its own first batch, from batch `first` on."""
         for turn, name in enumerate(self.names):
             yield name, first + (turn - first) % len(self.names)
 
     def _tell(self, data: int, told: bytes) -> None:
-        """Tell each streamer of the order of a data set, in as many parts as it takes."""
-        # An order of the data set may be longer than a message can be.
+        """Send each streamer the order of a data set, in as many messages as needed."""
+        # The order may be larger than one message.
         for start in range(0, len(told), PART_BYTES):
             part = messages.TellOrder(data, told[start : start + PART_BYTES])
             for name in self.names:

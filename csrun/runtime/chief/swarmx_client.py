@@ -1,4 +1,4 @@
-"""SwarmX as the chief has it: its tasks told of their places in the tree, and the wafers joined."""
+"""Chief's client of SwarmX: sends the tasks their places in the tree, and connects the wafers."""
 
 import os
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
 
 @dataclass(frozen=True)
 class Lanes:
-    """A wafer's connections to a SwarmX task, one for each task of MemoryX, who is to close them.
+    """A wafer's connections to a SwarmX task, one per MemoryX task, which the caller closes.
 
-    names: that at the other end of each
+    names: names of the other ends.
     """
 
     names: tuple[str, ...]
@@ -32,9 +32,9 @@ def connect_wafers(
     precision: str,
     trace_steps: TraceSteps | None,
 ) -> list["Lanes"]:
-    """Have the tasks make their tree: the connections of each wafer to it.
+    """Set up the tree of SwarmX tasks; return the connections of each wafer to it.
 
-    The tree may have no use for the last tasks.
+    The last tasks may have no place in the tree.
     """
     below = wafers_below(len(wafers))
     used = tasks[: len(below)]
@@ -55,5 +55,5 @@ def connect_wafers(
 
 def _lane(folder: RunFolder, task: str, wafer: str, server: str) -> int:
     with closing(join_swarmx(folder, task, wafer, server)) as channel:
-        # The channel closes its own descriptor; the wafer gets the connection.
+        # The channel closes its own descriptor; the wafer gets a duplicate.
         return os.dup(channel.bulk.fileno())

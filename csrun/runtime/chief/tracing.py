@@ -1,4 +1,4 @@
-"""The chief's part of a trace: it gathers the processes' rings, and writes the file."""
+"""Chief's part of a trace: collects the processes' rings and writes the file."""
 
 import logging
 from collections.abc import Sequence
@@ -29,10 +29,11 @@ TRACKS = {
 
 
 class ChiefTrace:
-    """Traces the chief's own doing, and writes all that was traced, once, when the steps are done.
+    """Traces the chief's own activity, and writes the trace of all processes when the steps are
+    done.
 
-    A file that cannot be written is a warning: the training goes on. done: steps of earlier runs,
-    whose file stays as it is.
+    A file that cannot be written is a warning; the training continues. done: steps of earlier runs,
+    whose file is kept.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class ChiefTrace:
         log.info(f"Trace of steps {first} to {last}: {path} (open in ui.perfetto.dev)")
 
     def break_off(self) -> None:
-        """The run ends by an error: write what was traced until then.
+        """Write what was traced so far, because the run ends by an error.
 
-        That of processes of this machine, be they alive or not. Of others who is lost could not be
-        asked, and who is not may be during a transfer, or end before it answers.
+        This includes processes of this machine, alive or not. Remote peers are not queried: one is
+        lost, and others may be in a transfer, or end before they answer.
         """
         if self._is_written or self._steps is None:
             return
         self._is_written = True
-        # Not asked: an answer may never come from a peer in a run that fails.
+        # Not queried: a peer may never answer in a run that fails.
         rings = [("chief", self.recorder.spans()), *self._machine.traced(asks=False)]
         if not any(len(spans) for _, spans in rings):
             return
@@ -103,7 +104,7 @@ def _process(plans: Sequence[Plan], name: str, spans: Spans) -> Process:
 
 
 def _name(plan: Plan, kind: SpanKind, number: int) -> str:
-    """Name of a span for people: a visit by its layers, a step by its number."""
+    """Return the display name of a span: a visit by its layers, a step by its number."""
     if kind in (SpanKind.WEIGHTS, SpanKind.COMPUTE) and 0 <= number < plan.micro_batches * len(
         plan.visits
     ):

@@ -1,4 +1,4 @@
-"""A training: drives a machine's steps, and writes what a run leaves in model_dir."""
+"""A training: drives a machine's steps, and writes the run's output to model_dir."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,15 +36,18 @@ log = logging.getLogger("csrun")
 
 
 class Training:
-    """One training run on a loaded machine, a context manager: `advance` until `is_over`, `finish`.
+    """One training run on a loaded machine, a context manager: `advance` until `is_over`, then
+    `finish`.
 
-    Told to end by a signal, it saves at the next step boundary, and then lets the signal act. It
-    may be left and entered again, as a script that trains in several blocks does; meanwhile signals
-    act at once, and no file is open.
+    After a signal to end it saves at the next step boundary and then lets the signal take effect.
+    The context may be left and entered again, for a script that trains in several blocks; in
+    between, signals take effect at once, and no file is open.
 
-    record: its measurements. step: the global step that comes next. taken: called with steps (the
-    first one, how many) before anything is written of them; where a step takes several batches, of
-    batches. step_end: what ends each step, if anything does; then they are ordered one at a time.
+    record: measurements of the run.
+    step: next global step.
+    taken: called with steps (the first one, and their number) before anything is written about
+        them; with gradient accumulation, with batches.
+    step_end: program that ends each step, if any; orders then have one step.
     """
 
     def __init__(
@@ -64,13 +67,13 @@ class Training:
         self.record = TrainingRecord(machine, options, host, show)
         self._taken = taken
         self._loss = float("nan")
-        self._loss_so_far = 0.0  # of a step of which not all batches are computed
+        self._loss_so_far = 0.0  # of a step with uncomputed batches
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
         folder = options.model_dir
         writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
         remedy = _remedy_of_values(options.settings)
         self._saving = Saving(folder, writer, self._ending, options.first or None, remedy)
-        # Each splitter knows how long its program's steps take.
+        # Each splitter learns the time of its program's steps.
         self._orders: dict[Program, OrderSplitter] = {}
         self.use(machine)
         self._numbers = StepNumbers(machine.numbers, machine.plan.store.numbers)
@@ -81,16 +84,16 @@ class Training:
         self._is_asked = self._is_at_end = False
         self._step_end = step_end
         self._result: StepResult | None = None  # of the last step, if it took one batch
-        self._ordered_ns = 0  # when the last order was given
-        self._unwritten: Mapping[str, Array] = {}  # values that writes since the step have changed
+        self._ordered_ns = 0  # time of the last order
+        self._unwritten: Mapping[str, Array] = {}  # values changed by writes since the last step
         self.step = options.first
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             is_first = opened.enter_context(self.record.opened())
-            opened.enter_context(self._ending)  # also of the first checkpoint, which takes a while
-            # After the ending is entered: a checkpoint is finished while signals are still
-            # deferred.
+            # including the first checkpoint, which takes a while
+            opened.enter_context(self._ending)
+            # After the signals are deferred: a checkpoint is finished before they take effect.
             opened.push(self._leave)
             if is_first and self.step == 0 and self._options.saves_initial:
                 self._save()
@@ -107,15 +110,15 @@ class Training:
         self._open.__exit__(kind, error, traceback)
 
     def _leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Signals are still kept: the checkpoint that is on its way is seen to."""
+        """Finish or discard the checkpoint in progress; signals are still deferred."""
         self._saving.end(error)
         if isinstance(error, Exception):
             self._trace.break_off()
 
     def run(self) -> Results:
-        """Train to the end, and return the final step and loss.
+        """Train to the end; return the final step and loss.
 
-        Raises: CsrunError when the loss is not finite; the checkpoints written before stay.
+        Raises: CsrunError if the loss is not finite; checkpoints written before are kept
         """
         with self:
             while not self.is_over:
@@ -123,29 +126,30 @@ class Training:
             return self.finish()
 
     def use(self, program: Program) -> None:
-        """Take the next steps by another program over the machine's store."""
+        """Compute the next steps with another program over the machine's store."""
         self._program = program
         if program not in self._orders:
             self._orders[program] = OrderSplitter(program, self._options.last)
 
     def forget(self, program: Program) -> None:
-        """Forget the program: it takes no more steps."""
+        """Forget a program, which will compute no more steps."""
         self._orders.pop(program, None)
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a signal has ended it, and it has saved what it could."""
+        """Return whether a signal has ended the training, after saving what was possible."""
         return self._is_asked
 
     @property
     def is_over(self) -> bool:
-        """Return whether no step follows: last step done, data ended, or the run is to end."""
+        """Return whether no step follows: last step done, data exhausted, or signalled to end."""
         return self.step == self._options.last or self._is_at_end or self._is_asked
 
     def advance(self) -> StepsDone:
-        """Take some steps, up to the next log line or checkpoint; write what is due after them.
+        """Compute steps, up to the next log line or checkpoint; write the output that is due after
+        them.
 
-        Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
+        Raises: CsrunError if the loss is not finite; the exception of a signal to end
         """
         return self.finish_order(self.order())
 
@@ -155,11 +159,12 @@ class Training:
         keeps_all: bool = False,
         gathering: Gathering | None = None,
     ) -> Ordered:
-        """Order steps as by `advance`, without waiting for them: `finish_order` must come next.
+        """Start steps as `advance`, without waiting for them; call `finish_order` next.
 
-        numbers: those of the steps from `step` on, where numbers come with steps; no more steps
-        are taken than there are rows, which are no more than MOST_STEPS. keeps_all, gathering: as
-        of `StepOrder`; a step's loss is the sum of its batches', as its gradients are.
+        numbers: numbers of the steps from `step` on, if steps have numbers; their rows, at most
+            MOST_STEPS, limit the order.
+        keeps_all, gathering: as in `StepOrder`; the loss of a step is the sum of its batches'
+            losses.
         """
         options = self._options
         if numbers:
@@ -170,7 +175,7 @@ class Training:
         if gathering is not None:
             most = len(gathering.ends)
         boundaries = [options.log_steps, options.checkpoint_steps]
-        if self._ranges is not None:  # a step that has overflowed is the last one of its order
+        if self._ranges is not None:  # a step with an overflow is the last one of its order
             boundaries.append(self._ranges.every if self._scale is None else 1)
         self.record.mark(Row.SCRIPT)
         self._ordered_ns = perf_counter_ns()
@@ -178,9 +183,9 @@ class Training:
         return self._orders[self._program].begin(steps, tuple(boundaries))
 
     def finish_order(self, order: Ordered) -> StepsDone:
-        """Wait for the steps that were ordered; write what is due after them, as by `advance`."""
+        """Wait for the started steps; write the output that is due after them, as `advance`."""
         options = self._options
-        behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script has come late, or waits
+        behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script was late, or waits
         done = self._orders[self._program].finish(order)
         end_s = self._step_end.run(self.step) if self._step_end and done.done else 0.0
         self._traced(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
@@ -206,11 +211,11 @@ class Training:
             self._traced(SpanKind.LOG, self.step - 1, began_ns)
         self.record.mark(Row.CHIEF)
         if done.bad_loss is not None:
-            self._saving.wait()  # it is the last good one
+            self._saving.wait()  # this is the last good one
             raise CsrunError(self._why_stopped(done))
         if exhausted is not None:
             raise CsrunError(exhausted)
-        # A failed checkpoint ends the training now, not at the next one, which may be hours away.
+        # A failed checkpoint ends the training now, instead of at the next one, hours later.
         self._saving.look()
         if self.step % options.checkpoint_steps == 0 and steps:
             self._save()
@@ -220,31 +225,33 @@ class Training:
         if (asked := self._ending.asked) is not None:
             self._is_asked = True
             self._save_before_end(reason_to_end(asked))
-            self._trace.look(self.step, is_over=True)  # by processes that may be at work yet
+            self._trace.look(self.step, is_over=True)  # by processes that may still be computing
             self._ending.__exit__()
         return done
 
     @property
     def scales(self) -> list[float]:
-        """Scales of the loss in the steps of the last order; of none of them if it is not scaled.
+        """Loss scales in the steps of the last order; empty without loss scaling.
 
-        Where the order has ended no step, that of the step under way.
+        If the order has ended no step, the scale of the current step.
         """
         return [] if self._scale is None else self._scale.scales or [self._scale.state.scale]
 
     @property
     def scale_state(self) -> ScaleState | None:
-        """The loss's scale and its counters; None if the loss is not scaled."""
+        """Loss scale with its counters; None without loss scaling."""
         return None if self._scale is None else self._scale.state
 
     def norms(self, first: int, count: int) -> list[float]:
-        """Norms that the gradients of steps of the last order had before they were clipped."""
+        """Return the norms of the gradients before clipping, in the steps of the last order."""
         return self._numbers.norms(first, count)
 
     def write(self, values: Mapping[str, Array]) -> None:
-        """Go on from other weights, by name; a checkpoint of the step that was taken has the old.
+        """Continue from other weights, by name; a checkpoint of the step just computed keeps the
+        old ones.
 
-        Whoever resumes from that makes the change again. The machine takes such writes.
+        A run that resumes from that checkpoint makes the same change again. The machine must accept
+        writes.
         """
         self._saving.wait()
         found = {name: np.array(self._machine.state[name]) for name in values}
@@ -257,16 +264,18 @@ class Training:
         self._machine.written()
 
     def save(self) -> None:
-        """Save where the newest checkpoint is of an earlier step; on return it is whole."""
+        """Save unless the newest checkpoint is of this step; the checkpoint is complete on return.
+        return.
+        """
         if self._saving.newest != self.step:
             self._save()
         self._saving.wait()
         self.record.mark(Row.CHECKPOINT)
 
     def finish(self) -> Results:
-        """Save where the last step has no checkpoint; the final step and loss so far.
+        """Save if the last step has no checkpoint; return the final step and loss so far.
 
-        Raises: what a signal that told the run to end does.
+        Raises: the exception of a signal to end
         """
         self.record.mark(Row.SCRIPT)
         if not self._is_asked:
@@ -278,7 +287,7 @@ class Training:
         return {"global_step": float(self.step), "loss": self._loss}
 
     def _save_last(self) -> None:
-        """Save where the last step has no checkpoint."""
+        """Save if the last step has no checkpoint."""
         step, last = self.step, self._options.last
         self.save()
         if last is not None and step < last:
@@ -289,12 +298,14 @@ class Training:
             )
 
     def _ended(self) -> str | None:
-        """The streamer whose own data has no batch for the step, if it has some of its own."""
+        """Return the streamer whose own data set is exhausted, if streamers have separate data."""
         names = self._machine.feeding.streamers
         return names[self.step % len(names)] if self._options.apart and names else None
 
     def _steps_of(self, done: StepsDone, gathering: Gathering | None) -> int:
-        """Number of steps that an order has ended; the last one's loss is known then."""
+        """Return the number of steps that an order has ended; the loss of the last one is then
+        known.
+        """
         if gathering is None:
             if done.done:
                 self._result = self._program.result(done.done - 1, self.step + done.done - 1)
@@ -311,7 +322,7 @@ class Training:
         return sum(ends)
 
     def _report(self) -> None:
-        """Show how far it is, and write what is due of the step that was taken last."""
+        """Show the progress, and write the output that is due after the last step."""
         more = {} if self._scale is None else dict(self._scale.scalars)
         if (rate := self._learning_rate(self.step - 1)) is not None:
             more = {"lr": rate, **more}
@@ -320,12 +331,12 @@ class Training:
             self._updates.write(self.step, rate, self.record.events)
 
     def _first_overflow(self, step: int) -> str:
-        """Name the first operator of a step whose result is not finite, or else the layer."""
+        """Return the first operator of a step with a non-finite result, or else the layer."""
         operator = self._ranges.first_overflow(step) if self._ranges else ""
         return operator or first_overflow(self._machine.plan, self._machine.gradients)
 
     def _learning_rate(self, step: int) -> float | None:
-        """Learning rate of a step just taken."""
+        """Return the learning rate of a step just computed."""
         rate = self._machine.plan.learning_rate
         if isinstance(rate, StepNumber):
             return self._numbers.of(step, rate.index)
@@ -344,7 +355,7 @@ class Training:
 
     @contextmanager
     def _as_it_was(self) -> Iterator[None]:
-        """Have the state as the last step has left it, whatever was written since."""
+        """Return the state as it was after the last step, without later writes."""
         if not self._unwritten:
             yield
             return
@@ -357,12 +368,12 @@ class Training:
             self._put(written)
 
     def _traced(self, kind: SpanKind, first: int, began_ns: int, count: int = 1) -> None:
-        """Trace work of the chief for some steps, if one of them is traced."""
+        """Trace the chief's activity for some steps, if one of them is traced."""
         if self._trace.recorder.covers(first, count):
             self._trace.recorder.add(kind, first, began_ns)
 
     def _save_before_end(self, reason: str) -> None:
-        """The checkpoint of a run that must end, if the grace is long enough for one."""
+        """Write the checkpoint of a run that must end, if the grace period allows it."""
         step = self.step
         log.info(f"{reason}: training ends after global step {step}")
         self._saving.wait()
@@ -378,7 +389,7 @@ class Training:
         log.info(outcome(step, is_whole=True))
 
     def _why_stopped(self, done: StepsDone) -> str:
-        """Why there is no update after `step`, and where to go on."""
+        """Return why there is no update after `step`, and where to resume."""
         step = self.step
         what, remedy = f"loss is {done.bad_loss} at step {step + 1}", ""
         if self._ranges and (where := self._ranges.first_overflow(step + 1)):
@@ -392,7 +403,7 @@ class Training:
 
 
 def _remedy_of_values(settings: RunSettings) -> str:
-    """Remedy for numbers that are not finite."""
+    """Return the remedy for non-finite numbers."""
     remedy = "lower the learning rate"
     if settings.check_numerics:
         return remedy

@@ -1,4 +1,4 @@
-"""Measurements of a training, and what is written of them: events, log lines, performance.json."""
+"""Measurements of a training, and their output: events, log lines, performance.json."""
 
 import logging
 from collections import Counter
@@ -25,7 +25,7 @@ from csrun.runtime.wire.messages import StepsDone
 
 log = logging.getLogger("csrun")
 
-SHOWN_WAIT = 0.05  # of the time so far; a smaller share is not worth a look
+SHOWN_WAIT = 0.05  # of the time so far; a smaller share is not reported
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,10 @@ class LoopOptions:
 
 
 class TrainingRecord:
-    """The measurements of a training. Its clocks run while it is `opened`, up to `rest`.
+    """Measurements of a training. Its clocks run from `opened` to `rest`.
 
-    synchronizations, recorded_steps: counts by the script's line that waited, or that makes it so.
+    synchronizations, recorded_steps: counts by the line of the script that waited, or that caused
+        the recorded steps.
     """
 
     def __init__(
@@ -76,25 +77,25 @@ class TrainingRecord:
         self._estimate = EstimateCheck(options.estimated_step_s)
         self.synchronizations: Counter[str] = Counter()
         self.recorded_steps: Counter[str] = Counter()
-        self._left_s: float | None = None  # when it was left the last time
+        self._left_s: float | None = None  # time of the last `rest`
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
-        """Open the events, and start the clocks. True for the first time."""
+        """Open the events, and start the clocks. True on the first call."""
         with closing(events.EventWriter(self._options.model_dir)) as self.events:
             is_first = self._left_s is None
             self._start_clocks()
             yield is_first
 
     def _start_clocks(self) -> None:
-        """From here on its time counts."""
+        """Start the clocks."""
         if self._left_s is None:
             self._rates = performance.RateTracker()
             self._ledger = ledger.Ledger()
             self._started = perf_counter()
             return
         rested_s = perf_counter() - self._left_s
-        # Rates and times are of the training: what the script does between blocks is not its time.
+        # Rates and times are those of the training, without the script's work between blocks.
         self._started += rested_s
         self._rates.rested(rested_s)
         self._ledger.rested(rested_s)
@@ -104,26 +105,28 @@ class TrainingRecord:
         self._left_s = perf_counter()
 
     def mark(self, row: Row) -> None:
-        """The time since the last mark is that of a row of the ledger."""
+        """Assign the time since the last mark to a row of the ledger."""
         self._ledger.mark(row)
 
     def mark_steps(self, times: StepTimes, behind: Row) -> None:
-        """The time since the last mark is that of steps; what is left of it, of `behind`."""
+        """Assign the time since the last mark to steps, up to their time, and the rest to row
+        `behind`.
+        """
         self._ledger.mark_steps(times, behind)
 
     def add(self, done: StepsDone, steps: int, waited_s: float) -> None:
-        """Count steps that were taken; waited_s: for their input."""
+        """Count computed steps; waited_s: waits for their input."""
         self._samples += done.samples
         self._input.add(done)
         self._estimate.add(steps, done.seconds - waited_s)
 
     @property
     def input_share(self) -> float:
-        """Share of the time so far that steps waited for batches."""
+        """Share of the time so far that steps waited for batches, 0 to 1."""
         return self._ledger.share(Row.INPUT)
 
     def summarize(self, name: str, value: float, step: int) -> None:
-        """Write a number of a step into the events."""
+        """Write a number of a step to the events."""
         self.events.scalars({name: value}, step)
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
@@ -139,9 +142,9 @@ class TrainingRecord:
         *,
         is_last: bool,
     ) -> None:
-        """Show how far the training is; where a log line is due, write it and the events.
+        """Show the progress of the training; if due, write the log line and the events.
 
-        more: numbers of the step for the events
+        more: further numbers of the step for the events.
         """
         self._rates.received(self._samples)
         last = self._options.last or 0
@@ -164,7 +167,7 @@ class TrainingRecord:
         log.info(log_lines.step(self._machine.device, step, loss, rates))
 
     def _status(self, loss: float) -> str:
-        """The loss, and the wait that costs most where it costs much."""
+        """Return the loss, and the largest wait if it is significant."""
         wait = self._ledger.largest_wait()
         waiting = (
             f", waiting: {wait.row.replace('_', ' ')} {wait.share:.0%}"
@@ -179,7 +182,7 @@ class TrainingRecord:
         spent = self._ledger.rows()
         try:
             self._keep_performance(seconds, spent)
-        except CsrunError as error:  # the weights are there: that was what was asked for
+        except CsrunError as error:  # the weights are saved, which is what matters
             log.warning(f"Training finished, but its performance record was not saved: {error}")
         for line in ledger.lines(spent):
             log.info(line)

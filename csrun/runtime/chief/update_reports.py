@@ -1,4 +1,4 @@
-"""Numbers of the updates in the events of a training, at each log step."""
+"""Numbers about the updates in the events of a training, at each log step."""
 
 import logging
 from math import isfinite
@@ -20,12 +20,12 @@ from csrun.runtime.chief.machine import Machine
 
 log = logging.getLogger("csrun")
 
-_OF_FLOAT32 = 2.0**-126  # its smallest normal number
-_OF_HALVES = 2.0**-14  # the original's, whatever the format
+_OF_FLOAT32 = 2.0**-126  # smallest normal number
+_OF_HALVES = 2.0**-14  # as in the original, for any format
 
 
 class UpdateReports:
-    """Writer of the numbers that a training's optimizer asks for."""
+    """Writer of the numbers that a training's optimizer requests."""
 
     def __init__(self, machine: Machine, asked: UpdateSummaries) -> None:
         self._machine, self._asked = machine, asked
@@ -56,7 +56,7 @@ class UpdateReports:
             found |= gradient_scalars(family, name, gradient, least)
             if self._asked.log_hists and np.isfinite(gradient).all():
                 events.histogram(f"{family}/{name}", powers_of(gradient), step)
-        # viewers of events draw no other
+        # event viewers cannot draw other values
         events.scalars({tag: value for tag, value in found.items() if isfinite(value)}, step)
 
     def _of_all(self, gradients: dict[str, Array]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The wafers of a run as the chief has them, one a CS system: one order to all, and one answer."""
+"""Chief's clients of the wafers, one per CS system: one order to all, and merged answers."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,59 +12,60 @@ from csrun.runtime.wire import messages
 
 
 class Wafers:
-    """The chief's ends of their channels; names: in the order of the systems."""
+    """Channels to the wafers; names: in the order of the systems."""
 
     def __init__(self, peers: PeerChannels, names: Sequence[str]) -> None:
         self._peers, self.names = peers, names
 
     def load_by(self, loading: messages.LoadWafer, lanes: Sequence[Lanes]) -> None:
-        """Have each load a run's first program, with its connections to SwarmX."""
+        """Load a run's first program in each, with its connections to SwarmX."""
         for system, (name, own) in enumerate(zip(self.names, lanes, strict=True)):
             order = replace(loading, system=system, remote_stores=own.names)
             self._peers[name].send(order, own.descriptors)
             close_all(own.descriptors)
 
     def load(self, loading: messages.LoadWafer, store_parts: Sequence[int]) -> None:
-        """Have each load a program, with its own of the parts of the store."""
+        """Load a program in each, with its own descriptors of the store."""
         are_several = len(self.names) > 1  # and MemoryX's tasks on their machine
         for system, name in enumerate(self.names):
             own = parts_of(store_parts, loading.servers, system) if are_several else store_parts
             self._peers[name].send(replace(loading, system=system), own)
 
     def add(self, readers: Sequence[Sequence[int]]) -> None:
-        """Give each its part of a streamer's ring."""
+        """Send each its part of a streamer's ring."""
         for name, ring in zip(self.names, readers, strict=True):
             self._peers[name].send(messages.AddRing(), ring)
 
     def ready(self, descriptors: int) -> tuple[float, list[list[int]]]:
-        """Wait until all have loaded: how long that took, and the descriptors that each gives."""
+        """Wait until all have loaded; return the time that took, and the descriptors of each."""
         found = [self._peers.expect(name, messages.WaferReady, descriptors) for name in self.names]
         return max(ready.programming_time_s for ready, _ in found), [parts for _, parts in found]
 
     def tell(self, order: messages.AnyMessage) -> None:
-        """Tell all what has no answer."""
+        """Send all a message without an answer."""
         for name in self.names:
             self._peers[name].send(order)
 
     def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait until all have taken steps, each with its rows; `awaited` hears what one waits for.
+        """Wait until all have computed steps; `awaited` is called with a wafer's report of a wait.
 
-        Raises: PeerLost when any peer of the run is lost meanwhile.
+        Raises: PeerLost if any peer of the run is lost meanwhile
         """
         return combine_answers([self._peers.answer(name, order, awaited) for name in self.names])
 
     def have_answered(self) -> bool:
-        """Return whether all have said something since their order."""
+        """Return whether all have sent a message since their order."""
         return all(self._peers.has_message(name) for name in self.names)
 
 
 def combine_answers(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:
-    """Combined result of all systems: as many steps as the first that stopped, with its reason.
+    """Merge the answers of all systems: as many steps as the first one that stopped, with its
+    reason.
 
-    The times are those of the system that took longest. The loss that stopped them is the sum of
-    the parts of those that it stopped.
+    The times are those of the slowest system. The loss that stopped them is the sum of the partial
+    losses of the systems that stopped there.
     """
     done = min(answer.done for answer in answers)
     first = [answer for answer in answers if answer.done == done]

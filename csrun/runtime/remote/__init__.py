@@ -1,1 +1,1 @@
-"""Rings, weights and the store over TCP, for roles on machines of their own."""
+"""Rings, weights and the store over TCP, for roles on separate machines."""

@@ -1,7 +1,7 @@
-"""Gradients on the wire without what is zero: of an embedding's, all but the rows of the batch.
+"""Sparse transfer of gradients: blocks of zeros are not sent, e.g. unused rows of an embedding.
 
-A group's gradients come as a whole, or as a bit for each of their blocks and the blocks in which
-one is set. A group of which most blocks have values is sent as a whole, and not looked at again.
+A group's gradients are sent completely, or as a bitmap of its nonzero blocks, followed by these
+blocks. A group with mostly nonzero blocks is sent completely, and not checked again.
 """
 
 import socket
@@ -14,20 +14,20 @@ from csrun.executable.arrays import Array, Bytes
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.wire.tcp import raw, receive_few, receive_summed, send_summed, summed
 
-BLOCK = 4096  # bytes: about a row of an embedding
-WORTH = 2  # in blocks if no more than a half of them has values
+BLOCK = 4096  # bytes of a block: about a row of an embedding
+WORTH = 2  # share of nonzero blocks up to which blocks are sent
 WHOLE, IN_BLOCKS = b"\0", b"\1"
 
 
 class GradientsOut:
-    """The sending end of a connection."""
+    """Sending end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._whole: set[int] = set()  # groups that are not worth a look
+        self._whole: set[int] = set()  # groups that are sent completely without a check
 
     def send(self, group: int, gradients: Array) -> None:
-        """Send those of a group, flat."""
+        """Send the gradients of a group, flat."""
         data = gradients.view(np.uint8)
         found = None if group in self._whole or len(data) < PREFETCH_BYTES else _with_values(data)
         if found is None or WORTH * np.count_nonzero(found) > len(found):
@@ -40,7 +40,7 @@ class GradientsOut:
 
 
 def receive_gradients(connection: socket.socket, gradients: Array, sender: str) -> None:
-    """Fill a flat array with what a `GradientsOut` sends; sender: who has that.
+    """Fill a flat array with data from a `GradientsOut`; sender: name for messages.
 
     Raises: DamagedTransferError
     """
@@ -61,16 +61,16 @@ def _blocks(data: Bytes) -> int:
 
 
 def _with_values(data: Bytes) -> npt.NDArray[np.bool_]:
-    """Return for each block whether a bit is set in it."""
+    """Return for each block whether any bit is set in it."""
     whole = len(data) // BLOCK * BLOCK
-    # As integers: a -0.0 has a bit set and must arrive, a NaN must too.
+    # As integers: -0.0 and NaN have bits set and must arrive.
     words = data[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
     found = np.bitwise_or.reduce(words, axis=1) != 0
     return found if whole == len(data) else np.append(found, data[whole:].any())
 
 
 def _parts(data: Bytes, chosen: npt.NDArray[np.bool_]) -> Iterator[Bytes]:
-    """The chosen blocks, those in a row together."""
+    """Return the selected blocks, with consecutive ones joined."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False]))))
     for first, end in edges.reshape(-1, 2).tolist():
         yield data[first * BLOCK : end * BLOCK]

@@ -1,4 +1,4 @@
-"""MemoryX on another machine than the wafer: the same store and algorithm, over TCP."""
+"""MemoryX on another machine than the wafer: the same store and updates, over TCP."""
 
 import select
 import struct
@@ -35,11 +35,12 @@ from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed
 def serve_remote(
     control: TcpChannel, executable: Executable, request: messages.LoadStore, below: str
 ) -> Results:
-    """Make the store, and serve the wafer and the chief until the chief says stop.
+    """Create the store, and serve the wafer and the chief until the chief sends the end.
 
-    below: who gives the wafer's orders, which may be SwarmX.
+    below: connection that sends the wafer's requests; with several systems that of SwarmX.
     """
-    plan = msgspec.structs.replace(executable.plan, systems=1)  # of several the sums come
+    # for several systems, the sums arrive
+    plan = msgspec.structs.replace(executable.plan, systems=1)
     part = StoreShare.of(plan, request)
     gate = UpdateGate(plan, part.own(plan))
     with (
@@ -55,14 +56,14 @@ def serve_remote(
         except EndedByChief as interrupted:
             return interrupted.stop.results
         except PeerLost as lost:
-            if sender.error is not None:  # the chief is gone because of that
+            if sender.error is not None:  # the chief has ended for that reason
                 raise sender.error from lost
             raise
 
 
 @dataclass(frozen=True)
 class _StoreParts:
-    """The store and what updates it: this task's share, the threads and the gate."""
+    """The store and its updates: this task's shard, the threads and the gate."""
 
     store: Store
     share: StoreShare
@@ -71,7 +72,9 @@ class _StoreParts:
 
 
 class _RemoteStore:
-    """The store while it is served; the wafer's orders come on the channel's bulk."""
+    """The store while it is served; the wafer's requests arrive on the channel's bulk connection.
+    connection.
+    """
 
     def __init__(
         self,
@@ -91,12 +94,13 @@ class _RemoteStore:
         self._programs = {0: self._turn}
         self._loaded = 1  # programs so far
         self._step = StepState()
-        self._is_applied = True  # what one wafer delivers; several say so of each step
+        # updates of one wafer's gradients; several wafers send a loss each step first
+        self._is_applied = True
         self._recorder = SpanRecorder(request.settings.trace_steps)
 
-    @np.errstate(all="ignore")  # the next step's loss tells what is not finite
+    @np.errstate(all="ignore")  # the next step's loss shows non-finite values
     def serve(self) -> Results:
-        """Until the chief says stop; what has become of a lost wafer is the chief's to say."""
+        """Serve until the chief sends the end; the chief reports a lost wafer."""
         poll = select.poll()
         poll.register(self._control.fileno(), select.POLLIN)
         poll.register(self._wafer, select.POLLIN)
@@ -118,7 +122,7 @@ class _RemoteStore:
                 return results
             case messages.ReadState(offset, nbytes):
                 self._control.send_array(self._bytes_at(offset, nbytes))
-                # Read once for a checkpoint or a restore: kept pages would crowd out those of the
+                # Read once for a checkpoint or a restore: cached pages would evict those of the
                 # steps.
                 self._store.pages.let_go(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
@@ -193,7 +197,7 @@ class _RemoteStore:
 
 
 class _Served:
-    """A program's weights and gradients in the store, and its learning algorithm."""
+    """A program's weights and gradients in the store, and its updates."""
 
     def __init__(self, executable: Executable, stored: _StoreParts, runtime: Runtime) -> None:
         store, gate = stored.store, stored.gate

@@ -1,8 +1,8 @@
-"""SwarmX between machines: a task of the tree that has MemoryX above it and the wafers below.
+"""Relay of a SwarmX task: a node of the tree between MemoryX above and the wafers below.
 
-The wafers of a run have the same program, and so give MemoryX the same orders one after the other.
-Each order is taken from all children, and goes up as one: gradients and losses as their sums, in
-the order of the children, whichever comes first. What is answered goes down to all of them.
+All wafers run the same program, and so send MemoryX the same requests in the same order. A relay
+receives each request from all of its children and forwards one: gradients and losses as sums, in
+the order of the children regardless of arrival. Replies are broadcast to all children.
 """
 
 import queue
@@ -22,16 +22,16 @@ from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import SUM, raw, receive_few, receive_into, summed
 
-PART_BYTES = 1 << 20  # of weights: one is sent down while the next one comes
+PART_BYTES = 1 << 20  # buffers of weights: one is sent to the children while the next one arrives
 
 
 class Relay:
-    """Relay between one MemoryX task and the children, in threads of its own.
+    """Relay between one MemoryX task and the children, with its own threads.
 
-    children: their connections by their names, in the order of the sums.
-    recorder: gets the time of each sum, of the first gradients that come until it is made.
-    failed: is raised when `error` is there. A connection that ends, ends the relay without a word:
-    the chief has a channel to whoever is lost.
+    children: their connections by name, in the order of summation.
+    recorder: receives the time of each sum, from the first gradients to the result.
+    failed: raised when `error` is set. A closed connection ends the relay without an error, since
+        the chief has a channel to each peer and notices the loss.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Relay:
         self.recorder, self._failed = recorder, failed
         self.error: Exception | None = None
         self._summed = GradientsOut(parent)
-        self._answers: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # their bytes
+        self._answers: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # sizes in bytes
         self._places = [np.empty(0, precision) for _ in range(2)]
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
@@ -57,8 +57,8 @@ class Relay:
             thread.start()
 
     def close(self) -> None:
-        """End the threads; whoever has the connections closes them."""
-        # shutdown wakes the threads that wait in recv; close alone would not.
+        """Stop the threads; the owner closes the connections."""
+        # shutdown wakes threads that wait in recv; close alone would not.
         for connection in (self._parent, *self._children.values()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -96,7 +96,7 @@ class Relay:
                     self._parent.sendall(summed(head) + summed(total))
                 case StoreRequest.TURN:
                     self._parent.sendall(summed(head))
-                case _:  # an order that is forwarded, and has an answer
+                case _:  # a request that is forwarded, and has a reply
                     self._parent.sendall(summed(head))
                     self._answers.put(nbytes)
 
@@ -105,14 +105,14 @@ class Relay:
         return [receive_few(child, kind.size, f"orders from {name}") for name, child in children]
 
     def _sum(self, nbytes: int) -> Array:
-        """Sum of all children's gradients, in place of the first one's."""
+        """Add the gradients of all children, in place of the first one's."""
         whole, part = self._room(nbytes)
         (first, connection), *others = self._children.items()
         receive_gradients(connection, whole, first)
         for name, child in others:
             receive_gradients(child, part, name)
-            # In the order of the children, so that no sum depends on who comes first.
-            with np.errstate(all="ignore"):  # their norm tells what is not finite
+            # In the order of the children, so that the sum does not depend on the order of arrival.
+            with np.errstate(all="ignore"):  # their norm shows non-finite values
                 np.add(whole, part, out=whole)
         return whole
 
@@ -123,7 +123,7 @@ class Relay:
         return [place[:count] for place in self._places]
 
     def _send_down(self) -> None:
-        """Send weights down with their checksums, which the wafers verify."""
+        """Send weights to the children with their checksums, which the wafers verify."""
         place = np.empty(PART_BYTES, np.uint8)
         while (nbytes := self._answers.get()) is not None:
             left = nbytes + SUM.size
@@ -136,9 +136,9 @@ class Relay:
 
     @staticmethod
     def _same(words: Sequence[bytes]) -> bytes:
-        """Return the order that all children sent.
+        """Return the request that all children sent.
 
-        Raises: RuntimeError where they differ
+        Raises: RuntimeError if they differ
         """
         if len(set(words)) > 1:
             said = ", ".join(word.hex() for word in words)

@@ -1,9 +1,9 @@
-"""The ring of a streamer on another machine: it sends slots, the chief's machine has the ring.
+"""Ring of a streamer on another machine: it sends slots to the ring on the chief's machine.
 
-A slot travels as it lies in the ring, header and padding included, after the number of the program
-that it is for; there is a checksum after either. Sizes are known on both sides. What goes the
-other way is how many slots of a program's ring have become free: no more are sent than it has, so
-that a ring which nobody reads for a while never holds up another one's.
+A slot is sent as it is in the ring, with header and padding, after the number of its program; a
+checksum follows each. Both sides know the sizes. The other direction carries the number of freed
+slots of each program's ring. No more slots are sent than are free, so a ring that is not read for a
+while never blocks another one.
 """
 
 import os
@@ -41,19 +41,19 @@ from csrun.runtime.wire.tcp import (
     summed,
 )
 
-SOURCE = struct.Struct("=q")  # before a slot: the program that it is for
-ROOM = struct.Struct("=qq")  # of a program's ring so many slots have become free
+SOURCE = struct.Struct("=q")  # before a slot: the number of its program
+ROOM = struct.Struct("=qq")  # number of freed slots of a program's ring
 SUMMED_ROOM = ROOM.size + SUM.size
 
 
 class SlotSender:
-    """A streamer's connection to the wafer's machine, for the slots of all of its rings.
+    """A streamer's connection to the wafer's machine, shared by all of its rings.
 
     Raises: Interrupted, PeerLost as a `Waiter` does
     """
 
     def __init__(self, mail: Mail, bulk: socket.socket) -> None:
-        # A full connection must not keep the streamer from hearing the chief's Stop.
+        # A full connection must not keep the streamer from receiving the chief's Stop.
         bulk.setblocking(False)
         self._mail, self._bulk = mail, bulk
         self._room: defaultdict[int, int] = defaultdict(int)
@@ -63,24 +63,24 @@ class SlotSender:
         self._poll.register(mail.control.fileno(), select.POLLIN)
 
     def fileno(self) -> int:
-        """Readable when there is more room."""
+        """Descriptor that is readable when more slots may be free."""
         return self._bulk.fileno()
 
     def room(self, source: int) -> int:
-        """Number of slots of a program that may be sent, as far as known; 0 only when none may.
+        """Return the number of free slots of a program, as far as known; 0 only if there is none.
 
-        Finding that out it may hear of others' as well, which `known` tells.
+        It may also receive messages about other programs, which `known` returns.
         """
         if not self._room[source]:
             self._hear()
         return self._room[source]
 
     def known(self, source: int) -> int:
-        """Number of these that were reported already."""
+        """Return the number of free slots that have been reported already."""
         return self._room[source]
 
     def send(self, source: int, frame: Bytes) -> None:
-        """Send a slot, its program's number before it."""
+        """Send a slot, preceded by its program's number."""
         self._room[source] -= 1
         rest = raw(frame)
         while rest:
@@ -118,7 +118,7 @@ class SlotSender:
                 self._mail.keep()
 
     def _lost(self) -> PeerLost:
-        """After the chief's last word, if there is one: it closes the connection at its end."""
+        """Raise the chief's last message if there is one: it closes the connection at the end."""
         while True:
             try:
                 self._mail.keep()
@@ -127,7 +127,9 @@ class SlotSender:
 
 
 class BatchSender:
-    """A ring's end on another machine: one slot, sent when it is filled. As a `RingWriter`."""
+    """Writer of a ring on another machine: one local slot, sent when filled. Same interface as
+    `RingWriter`.
+    """
 
     def __init__(self, inputs: tuple[InputSpec, ...], link: SlotSender, source: int) -> None:
         memory = np.zeros(ALIGNMENT_BYTES + slot_bytes(inputs) + SUM.size, np.uint8)
@@ -145,24 +147,24 @@ class BatchSender:
 
     @property
     def room(self) -> int:
-        """The descriptor that is readable when there is more."""
+        """Descriptor that is readable when more slots may be free."""
         return self._link.fileno()
 
     def ready(self) -> int:
-        """Number of slots known to be free; 0 only when there is none."""
+        """Number of slots known to be free; 0 only if there is none."""
         return self._link.room(self._source)
 
     @property
     def known(self) -> int:
-        """Number of these that were reported already."""
+        """Number of free slots that have been reported already."""
         return self._link.known(self._source)
 
     def reserve(self) -> BatchSlot:
-        """The slot, which is free; call `publish` when it is filled."""
+        """Wait for a free slot; call `publish` when it is filled."""
         return self._slot
 
     def enter(self, stage: int) -> None:
-        """Nothing is sent of a batch before it is made."""
+        """Do nothing: the stage of an incomplete batch is not sent."""
 
     def publish(
         self,
@@ -171,20 +173,22 @@ class BatchSender:
         cost: Production = NO_PRODUCTION,
         number: int = 0,
     ) -> None:
-        """Send the slot: what was made in it (None at the end of the data), its batch, its pass."""
+        """Send the slot: its production (None at the end of the data), its batch index, its pass.
+        pass.
+        """
         write_header(self._slot, made, index, cost, number)
         behind = SUM.pack(checksum(self._bytes.data))
         self._frame[-SUM.size :] = np.frombuffer(behind, np.uint8)
         self._link.send(self._source, self._frame)
 
     def close(self) -> None:
-        """The channel closes the connection."""
+        """Do nothing: the channel closes the connection."""
 
 
 class _Ring:
-    """A ring as it is filled from a connection; at most as many slots come as it has told of.
+    """A ring that is filled from a connection; at most as many slots arrive as it reported free.
 
-    All of its readers read every slot, which is free when the last has given it back.
+    All of its readers read every slot; it is free when the last one has returned it.
     """
 
     def __init__(self, source: int, slot_nbytes: int, slots: int, readers: int) -> None:
@@ -194,7 +198,8 @@ class _Ring:
         self._free = {free.descriptor: free for free in (Counter.create() for _ in range(readers))}
         for free in self._free.values():
             free.raise_by(slots)
-        self._freed = dict.fromkeys(self._free, 0)  # by each, besides what is sent
+        # returned by each reader, beyond what was reported
+        self._freed = dict.fromkeys(self._free, 0)
         self._slots = [
             raw(self.memory.bytes[k * slot_nbytes : (k + 1) * slot_nbytes]) for k in range(slots)
         ]
@@ -202,7 +207,7 @@ class _Ring:
 
     @property
     def free(self) -> Collection[int]:
-        """Descriptors of the readers, readable when one has returned slots."""
+        """Descriptors that are readable when a reader has returned slots."""
         return self._free
 
     @property
@@ -211,14 +216,14 @@ class _Ring:
         return list(zip((each.descriptor for each in self._filled), self._free, strict=True))
 
     def read_free(self, descriptor: int) -> int:
-        """A reader has given slots back: how many more are now free."""
+        """Read the slots that a reader has returned; return how many more are free."""
         told = min(self._freed.values())
         self._freed[descriptor] += os.eventfd_read(descriptor)
         return min(self._freed.values()) - told
 
     @property
     def slot(self) -> memoryview:
-        """The memory of the slot that comes next."""
+        """The memory of the next slot."""
         return self._slots[self._next]
 
     def publish(self) -> None:
@@ -247,8 +252,8 @@ class _Inflow:
         self._rest = next(self._parts)
 
     def advance(self) -> None:
-        """Take what has come, up to a slot; an OSError when there is no more, or the connection has
-        ended.
+        """Receive available data, up to one slot; OSError if there is none, or if the connection
+        has ended.
 
         Raises: DamagedTransferError
         """
@@ -264,7 +269,7 @@ class _Inflow:
                 return
 
     def _to_fill(self) -> Generator[memoryview, None, None]:
-        """Views to fill with incoming data, one after the other: each is full when it goes on."""
+        """Yield the buffers of incoming data; each is full when the generator continues."""
         what = f"batches from {self.channel.peer}"
         while True:
             yield self._head
@@ -277,15 +282,15 @@ class _Inflow:
             ring.publish()
 
     def tell_room(self, ring: _Ring, descriptor: int) -> None:
-        """Say how many slots of a ring have become free, as one of its readers has given some back.
+        """Report freed slots of a ring after one of its readers has returned some.
 
-        That never has to wait: at most as many such words are unread as there are slots.
+        This never blocks: at most as many reports are unread as there are slots.
         """
         if freed := ring.read_free(descriptor):
             self.connection.send(summed(ROOM.pack(ring.source, freed)))
 
     def close(self) -> None:
-        """Let the memory go; the channel closes the connection."""
+        """Free the memory; the channel closes the connection."""
         self._parts.close()
         self._rest = self._head
         for ring in self.rings.values():
@@ -293,10 +298,10 @@ class _Inflow:
 
 
 class BatchRelay:
-    """Receives the batches of streamers on other machines, in one thread, right into their rings.
+    """Receives batches of streamers on other machines directly into their rings, in one thread.
 
-    A connection that ends is let go without a word: its streamer's channel tells of the loss. That
-    of a streamer whose batches arrive altered is abandoned, and `damage` says why.
+    A closed connection is dropped without an error, since the streamer's channel reports the loss.
+    The connection of a streamer whose batches are corrupted is abandoned; `damage` has the reason.
     """
 
     def __init__(self) -> None:
@@ -315,14 +320,14 @@ class BatchRelay:
         slots: int,
         readers: int = 1,
     ) -> list[tuple[int, int, int]]:
-        """Make a program's ring for a streamer's channel: what each reader needs and owns.
+        """Create a program's ring for a streamer's channel; return what each reader needs and owns.
 
-        The memory is the same descriptor in all. From the first one on it receives.
+        The memory is the same descriptor for all. Receiving starts with the first ring.
         """
         inflow = self._inflows.setdefault(channel.bulk.fileno(), _Inflow(channel))
         inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots, readers)
         memory = ring.memory.hand_over()
-        # Duplicates, as each reader closes its own.
+        # duplicates, since each reader closes its own
         parts = [(memory, os.dup(filled), os.dup(free)) for filled, free in ring.counters]
         self._added.put((inflow, ring))
         self._woken.raise_by()
@@ -331,7 +336,7 @@ class BatchRelay:
         return parts
 
     def close(self) -> None:
-        """End the thread, and let the rings go."""
+        """Stop the thread, and free the rings."""
         self._is_over = True
         self._woken.raise_by()
         if self._thread.ident is not None:
@@ -358,7 +363,7 @@ class BatchRelay:
                             inflow.tell_room(ring, descriptor)
                         else:
                             self._inflows[descriptor].advance()
-                except OSError:  # of one that has ended nothing is awaited any more
+                except OSError:  # a closed connection is not polled any more
                     poll.unregister(descriptor)
                 except DamagedTransferError as error:
                     poll.unregister(descriptor)
@@ -366,7 +371,7 @@ class BatchRelay:
                     self._inflows[descriptor].channel.abandon()
 
     def _take_in(self, poll: select.poll, rings: dict[int, tuple[_Inflow, _Ring]]) -> None:
-        """The rings that were added."""
+        """Take over the rings that were added."""
         os.eventfd_read(self._woken.descriptor)
         while not self._added.empty():
             inflow, ring = self._added.get()

@@ -1,8 +1,8 @@
-"""A checkpoint of a MemoryX on another machine: its tensors are sent while steps run, each once.
+"""Checkpoint of a MemoryX on another machine: its tensors are sent once, while steps run.
 
-They have a connection of their own, so that weights and gradients never wait for them. The
-chief asks for one after the other, some ahead of what has come. A thread of MemoryX sends each as
-it was when updates were held back, and counts it for those that wait.
+They have a separate connection, so weights and gradients never wait for them. The chief requests
+tensors in order, several ahead of the one being received. A thread of MemoryX sends each with its
+values at the start of the checkpoint, and counts it for the updates that wait.
 """
 
 import socket
@@ -38,21 +38,21 @@ from csrun.runtime.wire.tcp import (
     summed,
 )
 
-ASK = struct.Struct(">BI")  # what, and about which tensor, by its number in their order
-HELD = b"\1"  # the answer to HOLD
-AHEAD_BYTES = 8 << 20  # asked for and not there: what a round trip carries at 10 GB/s takes less
+ASK = struct.Struct(">BI")  # request, and the index of the tensor in the agreed order
+HELD = b"\1"  # the reply to HOLD
+AHEAD_BYTES = 8 << 20  # bytes requested ahead: more than a round trip carries at 10 GB/s
 
 
 class Ask(IntEnum):
     """Request of the chief."""
 
-    HOLD = 0  # updates are to wait for what they change to be sent; answered by HELD
-    SEND = 1  # a tensor, and its checksum after it
-    END = 2  # no more will be asked for: nobody waits
+    HOLD = 0  # make updates wait for the tensors that they change; reply: HELD
+    SEND = 1  # send a tensor, then its checksum
+    END = 2  # no more requests: updates need not wait
 
 
 class SentState:
-    """The chief's end: a checkpoint's tensors of one task, in the order of their copying."""
+    """Chief's end: one task's tensors of a checkpoint, in the order of copying."""
 
     def __init__(self, plan: Plan, own: Own, channel: TcpChannel) -> None:
         self._layout = state_layout(plan, own)
@@ -61,24 +61,24 @@ class SentState:
         self._overdue = peer_overdue(channel.peer, "send its weights")
         self._to_ask: deque[int] = deque()
         self._to_take: deque[str] = deque()
-        self._to_come_bytes = 0  # of what has been asked for
+        self._to_come_bytes = 0  # requested so far
         self._piece = np.empty(PIECE_BYTES, np.uint8)
-        self._sum = 0  # of the tensor that has come
+        self._sum = 0  # of the tensor that has arrived
 
     def hold(self) -> dict[str, Blocks]:
-        """Have updates held back: the tensors, to be taken once each, in the order given.
+        """Make updates wait; return the tensors, which must be read once each, in the given order.
 
         Raises: DamagedTransferError, PeerLost
         """
         self._send(Ask.HOLD)
-        for _ in self._pieces(self._to_come_bytes):  # of a checkpoint that was given up
+        for _ in self._pieces(self._to_come_bytes):  # of an abandoned checkpoint
             pass
         self._receive_word()
         self._to_ask, self._to_take = deque(range(len(self._order))), deque(self._order)
         return {name: self._tensor(name) for name in self._order}
 
     def end(self) -> None:
-        """No more is taken."""
+        """End the requests."""
         with suppress(PeerLost):
             self._send(Ask.END)
 
@@ -110,7 +110,7 @@ class SentState:
             self._to_come_bytes += self._layout[self._order[tensor]].nbytes + SUM.size
 
     def _pieces(self, nbytes: int) -> Iterator[Bytes]:
-        """Yield received bytes in pieces, all in the same memory."""
+        """Yield received bytes in pieces, all in the same buffer."""
         while nbytes:
             piece = self._piece[:nbytes]
             self._receive(piece)
@@ -131,7 +131,7 @@ class SentState:
             raise self._lost() from error
 
     def _receive_word(self) -> None:
-        """The answer to HOLD. Raises: DamagedTransferError, PeerLost"""
+        """Receive the reply to HOLD. Raises: DamagedTransferError, PeerLost"""
         word = memoryview(bytearray(len(HELD)))
         try:
             receive_summed(self._connection, [word], f"answers from {self._name}", self._overdue)
@@ -143,10 +143,11 @@ class SentState:
 
 
 class StateSender:
-    """MemoryX's end, a thread: sends what the chief asks for while updates run.
+    """MemoryX's end: a thread that sends the requested tensors while updates run.
 
-    plan: that the store is laid out by; gate: that of the updates, which nobody else holds.
-    error: what has ended the thread; the chief sees a connection that is lost.
+    plan: plan that defines the layout of the store.
+    gate: gate of the updates, used by no one else.
+    error: error that ended the thread; the chief sees a lost connection.
     """
 
     def __init__(self, control: TcpChannel, plan: Plan, store: Store, gate: UpdateGate) -> None:
@@ -155,20 +156,20 @@ class StateSender:
         self._store, self._gate = store, gate
         layout = state_layout(plan, store.own)
         self._places = [layout[name] for name in copying_order(plan, store.own)]
-        self._sent = Counter.create()  # of the checkpoint that was begun last
-        self._left = 0  # tensors of it that are still to be sent
+        self._sent = Counter.create()  # of the newest checkpoint
+        self._left = 0  # its tensors that are still to be sent
         self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; the channel closes the connection."""
+        """Stop the thread; the channel closes the connection."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._sent.close()
 
     def _serve(self) -> None:
-        """Until the connection ends; what has become of it is the chief's to say."""
+        """Serve until the connection ends; the chief handles its loss."""
         what = "orders of a checkpoint from the chief"
         try:
             while True:
@@ -194,13 +195,13 @@ class StateSender:
                 self._count(self._left)
 
     def _hold(self) -> None:
-        """Between two orders: the chief gives none until it has the answer."""
+        """Make updates wait. Called between two orders: the chief sends none before the reply."""
         self._sent.close()
         self._sent = Counter.create()
         self._left = self._gate.hold(Waiter(self._sent, self._control).take)
 
     def _send(self, place: TensorPlace) -> None:
-        crc32 = 0  # that of the manifest: the chief makes no other
+        crc32 = 0  # the checksum of the manifest, so the chief need not compute it
         for piece in self._pieces(place):
             crc32 = zlib.crc32(piece, crc32)
             self._connection.sendall(piece)

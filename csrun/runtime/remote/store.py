@@ -1,8 +1,9 @@
-"""MemoryX on another machine: weights and gradients on its bulk, the state on its channel.
+"""Requests to a MemoryX on another machine: weights and gradients on its bulk connection, state on
+its channel.
 
-The wafer gives orders, which MemoryX carries out one after the other: a fetch that follows a
-group's gradients gets the updated weights. All sizes are known from the plan on both sides. Behind
-each answer is how long updates have waited for checkpoints so far, in seconds.
+The wafer sends requests, which MemoryX executes in order: a fetch after a group's gradients gets
+the updated weights. Both sides know all sizes from the plan. Each reply ends with the time in
+seconds for which updates have waited for checkpoints so far.
 """
 
 import queue
@@ -30,37 +31,37 @@ from csrun.runtime.wire.tcp import (
     summed,
 )
 
-# What, the group or program it is about, the step; the bytes of its answer, or of what it brings.
+# request, index of group or program, step; bytes of the reply, or of the payload.
 ORDER = struct.Struct(">BIqq")
-NUMBER = struct.Struct(">d")  # after it
-SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
+NUMBER = struct.Struct(">d")  # after the reply
+SETTLED = np.ones(1, np.uint8)  # the reply to SETTLE
 
 
 class StoreRequest(IntEnum):
     """Request of the wafer to MemoryX."""
 
     FETCH = 0  # send the group's weights
-    GRADIENTS = 1  # they follow: update the group
-    SETTLE = 2  # answer when all before this is done
-    TURN = 3  # the groups of what follows are those of the program of this number
-    SQUARES = 4  # send those of the step's gradients
-    TOTAL = 5  # the sum of all tasks' squares follows: update all groups
-    LOSS = 6  # the step's follows, of all wafers: whether it is applied; send it back
-    SCALE = 7  # send the loss's scale for the step, of which the one before it is done
+    GRADIENTS = 1  # the group's gradients follow: update the group
+    SETTLE = 2  # reply when all earlier requests are done
+    TURN = 3  # later group indices are those of the program of this number
+    SQUARES = 4  # send the sums of squares of the step's gradients
+    TOTAL = 5  # the sum over all tasks follows: update all groups
+    LOSS = 6  # the step's loss over all wafers follows: reply with it, and decide on the updates
+    SCALE = 7  # send the loss scale for the step, whose previous step is complete
 
 
 class StoreLink:
-    """The wafer's end: sends and receives in threads of its own, while the wafer computes.
+    """Wafer's end: threads send and receive while the wafer computes.
 
-    name: MemoryX's. held_s: how long its updates have waited for checkpoints, as was told last.
+    name: name of the MemoryX task.
+    held_s: how long its updates have waited for checkpoints, as last reported.
 
-    `arrived` counts what `ask` has asked for and has come, `sent` the gradients that have left;
-    at the end of the connection both are raised, too, and `check` raises PeerLost.
+    `arrived` counts replies to `ask`, `sent` counts sent gradients. Both are also raised when the
+    connection ends; `check` then raises PeerLost.
     """
 
     def __init__(self, connection: socket.socket, name: str = MEMORYX) -> None:
-        # The threads below wait in send and recv; a socket that came over a channel may have a
-        # timeout.
+        # The threads below wait in send and recv; a socket from a channel may have a timeout.
         connection.setblocking(True)
         self._connection, self._name = connection, name
         self.held_s = 0.0
@@ -77,24 +78,26 @@ class StoreLink:
             thread.start()
 
     def take_turn(self, program: int) -> None:
-        """The groups of what follows are those of a program, by its number."""
+        """Use the group indices of a program from now on, by its number."""
         self._send_order(ORDER.pack(StoreRequest.TURN, program, 0, 0))
 
     def ask(
         self, order: StoreRequest, group: int, answer: Array, number: bytes = b"", step: int = 0
     ) -> None:
-        """Give an order whose answer comes in its turn; a number may go with it."""
+        """Send a request with a reply, optionally with a number."""
         self._send_order(ORDER.pack(order, group, step, answer.nbytes + NUMBER.size), number)
         self._incoming.put(raw(answer))
 
     def send_total(self, squares: float) -> None:
-        """Order the update of all groups, whose gradients have this sum of squares."""
+        """Request the update of all groups, with this sum of squares of the gradients."""
         self._send_order(ORDER.pack(StoreRequest.TOTAL, 0, 0, 0), NUMBER.pack(squares))
 
     def send_gradients(
         self, group: int, step: int, gradients: Array, sent: Callable[[], None]
     ) -> None:
-        """Order an update; `sent` is called in the sending thread once they may change."""
+        """Request an update; `sent` is called in the sending thread once the gradients may change.
+        change.
+        """
 
         def send() -> None:
             order = ORDER.pack(StoreRequest.GRADIENTS, group, step, gradients.nbytes)
@@ -106,14 +109,14 @@ class StoreLink:
         self._outgoing.put(send)
 
     def check(self) -> None:
-        """Raises: PeerLost when MemoryX is lost, DamagedTransferError for what comes from it."""
+        """Raises: PeerLost if MemoryX is lost, DamagedTransferError if its data are corrupted"""
         if isinstance(self._error, DamagedTransferError):
             raise self._error
         if self._error is not None:
             raise PeerLost(f"lost the connection to {self._name}", self._name) from self._error
 
     def close(self) -> None:
-        """End the threads and close the connection."""
+        """Stop the threads and close the connection."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._outgoing.put(None)
@@ -152,18 +155,18 @@ class StoreLink:
 
 
 class ChannelPort:
-    """The bytes of a store on another machine, by the channel to its MemoryX."""
+    """Access to the bytes of a store on another machine, by the channel to its MemoryX."""
 
     def __init__(self, channel: TcpChannel) -> None:
         self._channel = channel
 
     def read(self, offset_bytes: int, array: Array) -> None:
-        """Fill an array with the bytes from there on."""
+        """Fill an array with the bytes at an offset."""
         self._channel.send(ReadState(offset_bytes, array.nbytes))
         self._channel.receive_array(array, peer_overdue(self._channel.peer, "send its weights"))
 
     def write(self, offset_bytes: int, array: Array) -> None:
-        """Put the bytes of an array there."""
+        """Write the bytes of an array at an offset."""
         self._channel.send(WriteState(offset_bytes, array.nbytes))
         self._channel.send_array(array)
         self._channel.expect(StateWritten)

@@ -1,4 +1,4 @@
-"""Weights of a MemoryX on another machine: the wafer's slots, filled over the wire."""
+"""Weights of a MemoryX on another machine, received into the wafer's slots."""
 
 import mmap
 from collections import deque
@@ -22,9 +22,9 @@ from csrun.runtime.wire.shared import Waiter
 
 
 class GradientMemory:
-    """A block laid out as the store, of which the wafer writes the gradients alone.
+    """Block with the layout of the store in which the wafer writes its gradients.
 
-    A page takes memory from its first write until it is given back.
+    A page uses memory from its first write until it is given back.
     Shapes: bytes uint8[nbytes]
     """
 
@@ -33,7 +33,7 @@ class GradientMemory:
         self.bytes: Bytes = np.frombuffer(self._map, np.uint8, nbytes)
 
     def give_back(self, offset: int, nbytes: int) -> None:
-        """Forget what these bytes hold, as far as they are whole pages."""
+        """Free the memory of these bytes, as far as they are whole pages."""
         first, end = -(-offset // mmap.PAGESIZE), (offset + nbytes) // mmap.PAGESIZE
         if end > first:
             start, length = first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE
@@ -41,13 +41,14 @@ class GradientMemory:
 
 
 class RemoteEnd:
-    """The wafer's end of the connection to one MemoryX task, as a program uses it.
+    """Wafer's end of the connection to one MemoryX task, for one program.
 
-    arrived, sent: of the link's counters. coming: groups, and None for another answer; sending:
-    groups whose gradients are not known to have left.
+    arrived, sent: the link's counters.
+    coming: requested groups, in order; None for another reply.
+    sending: groups whose gradients may not have been sent yet.
 
-    What a checkpoint held back of a wait is told with the answer that comes next: gradients that
-    could not leave meanwhile are not answered.
+    The time that a checkpoint delayed a wait is reported with the next reply; gradients, which
+    could not be sent meanwhile, have no reply.
     """
 
     def __init__(self, link: StoreLink, arrived: Waiter, sent: Waiter) -> None:
@@ -56,7 +57,7 @@ class RemoteEnd:
         self.coming: deque[int | None] = deque()
         self.sending: deque[int] = deque()
         self._answer = np.empty_like(SETTLED)
-        self._told_s = self._waited_s = 0.0  # held back by then, and waited since
+        self._told_s = self._waited_s = 0.0  # time reported before, and time waited since
 
     def ask(
         self,
@@ -65,14 +66,14 @@ class RemoteEnd:
         number: bytes = b"",
         step: int = 0,
     ) -> None:
-        """Give an order that has an answer, which comes in its turn."""
+        """Send a request with a reply; replies arrive in order."""
         self.link.ask(order, 0, self._answer if answer is None else answer, number, step)
         self.coming.append(None)
 
     def take(self) -> tuple[int | None, float]:
-        """Return the next message, once it has come.
+        """Return the next reply, waiting for it.
 
-        And how long at most a checkpoint held back what was waited for since the answer before.
+        Also returns how long at most a checkpoint delayed it since the reply before.
         """
         self._wait(self._arrived)
         told_s = self.link.held_s
@@ -81,7 +82,7 @@ class RemoteEnd:
         return self.coming.popleft(), held_s
 
     def take_sent(self) -> None:
-        """Wait until the next gradients have left."""
+        """Wait until the next gradients have been sent."""
         self._wait(self._sent)
         self.sending.popleft()
 
@@ -93,9 +94,10 @@ class RemoteEnd:
 
 
 class RemoteBallot:
-    """The loss's parts of a step: SwarmX adds them up for MemoryX, which tells all wafers the sum.
+    """Loss of a step over several systems: SwarmX adds the parts for MemoryX, which replies with
+    the sum.
 
-    As a `Ballot`, of which a wafer puts its part in before it delivers gradients.
+    Same interface as `Ballot`; a wafer sends its part before it delivers gradients.
     """
 
     def __init__(self, ends: Sequence[RemoteEnd]) -> None:
@@ -103,22 +105,22 @@ class RemoteBallot:
         self._sums = [np.zeros(1, ">f8") for _ in ends]
 
     def put(self, system: int, loss_sum: float) -> None:
-        """A system's part of the loss."""
+        """Send a system's part of the loss."""
         for end, answer in zip(self._ends, self._sums, strict=True):
             end.ask(StoreRequest.LOSS, answer, NUMBER.pack(loss_sum))
 
     @property
     def is_number(self) -> bool:
-        """Return whether they make one, when that has come."""
+        """Return whether the sum is finite, waiting for it."""
         return isfinite(self._sums[0][0])
 
 
 class RemoteWeights:
-    """Weights as `StreamedWeights`, over connections to all tasks of MemoryX.
+    """Weights with the interface of `StreamedWeights`, over connections to all MemoryX tasks.
 
-    What follows is fetched while a visit is computed, and the first one's groups again when the
-    step's last gradients have left: MemoryX answers in the order of the wafer's orders, so that
-    they come with the step's update.
+    The next groups are fetched while a visit is computed, and those of the first visit again when
+    the step's last gradients have been sent: MemoryX replies in the order of the requests, so they
+    include the step's update.
     """
 
     def __init__(
@@ -150,9 +152,9 @@ class RemoteWeights:
         self.held_s = 0.0
 
     def enter(self, visit: int) -> None:
-        """Have the groups' newest weights, and fetch those that follow, as far as there is place.
+        """Wait for the groups' newest weights, and fetch the next ones as far as slots are free.
 
-        And wait until the gradients that the visit writes over have been sent.
+        Also waits until gradients that the visit overwrites have been sent.
         """
         needed = self._needs[visit]
         for group in needed:
@@ -175,12 +177,14 @@ class RemoteWeights:
         end.link.send_gradients(group, step.index, gradients, sent)
         if (group,) == self._last:
             self._exchange()
-            # Now, not at the next step's begin: they are on the wire while the step is wound up.
+            # Now, not at the beginning of the next step: they are transferred while the step ends.
             for first in self._needs[0]:
                 self._fetch(first)
 
     def loss_scale(self, step: int) -> float:
-        """Factor of the loss of a step: MemoryX answers after the update of the one before."""
+        """Return the loss scale of a step; MemoryX replies after the update of the previous step.
+        step.
+        """
         end = self._end_of[self._plan.deliveries[0]]
         end.ask(StoreRequest.SCALE, self._scale, step=step)
         self._take_all(end)
@@ -199,24 +203,24 @@ class RemoteWeights:
         self._is_settled = True
 
     def resume(self) -> None:
-        """Tell MemoryX which program's groups the next orders are about."""
+        """Announce to MemoryX the program of the next requests."""
         for end in self._ends:
             end.link.take_turn(self._program)
 
     def leave(self) -> None:
-        """The slots are another program's from now on."""
+        """Release the slots for another program."""
         for end in self._ends:
             self._take_all(end)
         self._places.held.clear()
 
     def await_ballot(self) -> None:
-        """Wait until MemoryX has told what the parts of the step's loss add up to."""
+        """Wait until MemoryX has replied with the sum of the step's loss."""
         for end in self._ends:
             while None in end.coming:
                 self._take(end)
 
     def _exchange(self) -> None:
-        """Give each task the sum of what all have measured: nothing is updated before."""
+        """Exchange the tasks' sums of squares; no update happens before."""
         for end, squares in zip(self._measuring, self._squares, strict=True):
             end.ask(StoreRequest.SQUARES, squares)
         for end in self._measuring:
@@ -226,9 +230,9 @@ class RemoteWeights:
             end.link.send_total(whole)
 
     def _forget_gradients(self, group: int) -> None:
-        """A large group's are not kept, nor any where each has a place of its own.
+        """Free the memory of a large group's gradients, and of all if each group has its own place.
 
-        A small group's would cost more to make room for again than they take.
+        For a small group, allocating the memory again would cost more than it saves.
         """
         place = self._plan.groups[group]
         offset = gradients_offset(self._plan, place)
@@ -243,11 +247,11 @@ class RemoteWeights:
             self._take(self._end_of[group])
 
     def _fetch(self, group: int) -> None:
-        """Ask for a group that is neither here nor coming."""
+        """Request a group that is neither resident nor requested."""
         end = self._end_of[group]
         if group in self._places.held or group in end.coming:
             return
-        for other in self._ends:  # of one connection they come one after the other
+        for other in self._ends:  # replies of one connection arrive in order
             coming = (each for each in other.coming if each is not None)
             if other is not end and self._places.meet(group, coming):
                 self._take_all(other)

@@ -1,1 +1,1 @@
-"""The roles of a run, a file each, and the chief's loop that drives them."""
+"""Roles of a run, one file each."""

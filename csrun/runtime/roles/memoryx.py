@@ -1,4 +1,4 @@
-"""MemoryX: holds weights and optimizer state, and applies the learning algorithm."""
+"""MemoryX: stores weights and optimizer state, and applies the updates."""
 
 import select
 from collections.abc import Sequence
@@ -51,9 +51,10 @@ from csrun.runtime.wire.tcp import ConnectionPurpose, TcpChannel
 
 
 def serve(control: Channel, folder: RunFolder | None = None) -> Results:
-    """Make the store that the chief asks for and update it until the chief says stop.
+    """Create the store that the chief requests and update it until the chief sends the end.
 
-    folder: where the run's tasks meet, and a SwarmX task that may be between it and the wafers
+    folder: meeting place of the run's tasks, including a SwarmX task between this task and the
+        wafers.
     """
     request, _ = control.receive()
     below = "the wafer"
@@ -66,7 +67,7 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
     if not isinstance(request, LoadStore):
         raise RuntimeError(f"chief: expected LoadStore, got {type(request).__name__}")
     executable = load(Path(request.directory), request.digest).with_store(request.layout)
-    # Updates are elementwise; threads of BLAS would only take processors from the wafer.
+    # Updates are elementwise; BLAS threads would only take CPUs from the wafer.
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):
         return serve_remote(control, executable, request, below)
@@ -79,7 +80,7 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
 
 
 def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) -> None:
-    """Have the orders come from there that came from the wafer."""
+    """Connect to a SwarmX task, which then sends the wafers' requests."""
     if folder is None or not isinstance(control, TcpChannel):
         raise RuntimeError("chief: JoinSwarmX requires a MemoryX on another machine")
     with closing(join_swarmx(folder, order.task, order.me, order.me)) as joined:
@@ -88,9 +89,9 @@ def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) 
 
 
 class _Updating:
-    """A program's learning algorithm, by the program's number, and what it shares with each wafer.
+    """Updates of a program, by its number, and its memory shared with each wafer.
 
-    parts: the descriptors, of each wafer gradients, weights, notes.
+    parts: for each wafer the descriptors of gradients, weights and mailbox.
     """
 
     def __init__(
@@ -113,22 +114,21 @@ class _Updating:
 
     @property
     def gradients(self) -> Sequence[int]:
-        """The descriptors that are readable when a wafer has delivered a group."""
+        """Descriptors that are readable when a wafer has delivered a group."""
         return [wafer.parts[0] for wafer in self._wafers]
 
     def is_due(self) -> bool:
-        """Return whether a step's gradients have begun to come."""
+        """Return whether the first gradients of a step have arrived."""
         return any(wafer.gradients.ready() for wafer in self._wafers)
 
     def close(self) -> None:
-        """Close: it takes no more steps."""
+        """Close; the program has no more steps."""
         self._resources.close()
 
     def take_step(self, step: StepState) -> None:
-        """Take group after group as their gradients come in, and tell all wafers of each update.
+        """Update group after group as their gradients arrive, and notify all wafers of each update.
 
-        A step of several systems that counts for nothing, as its loss is NaN, is gone through
-        without an update.
+        A step of several systems whose loss is not finite is processed without updates.
         """
         is_applied, self._recorder.program = True, self._number
         for position, group in enumerate(self._updates.order):
@@ -144,38 +144,39 @@ class _Updating:
             self._apply_total(step, is_applied)
 
     def _tell(self, groups: Sequence[int]) -> None:
-        """Notify all wafers that MemoryX is done with these groups."""
+        """Notify all wafers that these groups are done."""
         for wafer in self._wafers if groups else ():
             wafer.notes.held[0] = self._updates.held_s
             wafer.weights.raise_by(len(groups))
 
     def _gather(self, group: int) -> None:
-        """Wait for the group's gradients of all systems, and add them up in the systems' order."""
+        """Wait for the group's gradients of all systems, and add them in the systems' order."""
         for system, wafer in enumerate(self._wafers):
             wafer.gradients.take()
             if self._swarmx is not None:
                 self._swarmx[1].add(group, system)
 
     def _apply_total(self, step: StepState, is_applied: bool) -> None:
-        """Measure, and update by what the wafer says that the gradients of all tasks measure.
+        """Send this task's sums of squares, then update with the total over all tasks from the
+        wafer.
 
-        Of several wafers the first one does: each task has the sums of all wafers' gradients.
+        With several wafers this is the first one: each task has the sums of all wafers' gradients.
         """
         wafer = self._wafers[0]
-        wafer.gradients.take()  # the wafer asks, when it has delivered to all tasks
+        wafer.gradients.take()  # the wafer requests them after it has delivered to all tasks
         measured = self._updates.measured()
         wafer.notes.squares[: len(measured)] = measured
         wafer.weights.raise_by()
-        wafer.gradients.take()  # the sum of all tasks', which the wafer makes
+        wafer.gradients.take()  # the total over all tasks, computed by the wafer
         if is_applied:
             applied(self._updates, float(wafer.notes.total[0]), step, self._recorder)
         self._tell(self._updates.order)
 
 
 class _WaferEnd:
-    """MemoryX's end of what it shares of a program with one wafer.
+    """MemoryX's end of the memory of a program that it shares with one wafer.
 
-    parts: the descriptors: gradients, weights, notes.
+    parts: descriptors of gradients, weights, mailbox.
     """
 
     def __init__(self, plan: Plan, control: Channel, resources: ExitStack) -> None:
@@ -187,7 +188,7 @@ class _WaferEnd:
 
 
 class _StoreServer:
-    """The store at work. Of its programs one delivers gradients at a time, a whole step of them."""
+    """The store at work. One program at a time delivers gradients, for a complete step."""
 
     def __init__(
         self, control: Channel, executable: Executable, request: LoadStore, resources: ExitStack
@@ -225,9 +226,9 @@ class _StoreServer:
             self._poll.register(gradients, select.POLLIN)
         return added.parts
 
-    @np.errstate(all="ignore")  # the next step's loss tells what is not finite
+    @np.errstate(all="ignore")  # the next step's loss shows non-finite values
     def work(self) -> NoReturn:
-        """Update as gradients come in; ends by EndedByChief."""
+        """Update as gradients arrive; ends by EndedByChief."""
         while True:
             for program in self._programs.values():
                 if program.is_due():

@@ -1,4 +1,4 @@
-"""A streamer: runs the input function and streams every N-th batch to the wafer."""
+"""Streamer: runs the input function and streams every N-th batch to the wafer."""
 
 import os
 import select
@@ -34,11 +34,11 @@ from csrun.runtime.wire.ring import RingWriter
 from csrun.runtime.wire.shared import EndedByChief, Mail
 from csrun.runtime.wire.tcp import TcpChannel
 
-# A tenth of the weight of who computes. On Linux niceness, policy and CPUs are a thread's own, and
-# handed on to those that it starts. Source: setpriority(2), sched(7)
+# A tenth of the weight of computing threads. On Linux niceness, policy and CPU affinity belong to a
+# thread and are inherited by the threads that it starts. Source: setpriority(2), sched(7)
 NICENESS = 10
 
-LOOK_S = 0.001  # between two looks for what the chief says: far longer than a look takes
+LOOK_S = 0.001  # seconds between two checks for messages of the chief; a check takes far less
 
 Ring = RingWriter | BatchSender
 Hear = Callable[[int, bytes], None]
@@ -50,11 +50,12 @@ def serve(
     cpus: Collection[int] = (),
     hear: Hear = lambda number, told: None,
 ) -> Results:
-    """Stream batches as the chief says, until it says stop.
+    """Stream batches as the chief requests, until it sends the end.
 
-    datasets: those of the run, in the order that all of its tasks have them in. cpus: where to do
-    so, if elsewhere than this thread runs. hear: is given what the chief tells of the order of a
-    data set, by the number of that, before the first batch of a pass that it is about.
+    datasets: data sets of the run, in the same order in all tasks.
+    cpus: CPUs to use instead of those of this thread.
+    hear: called with the chief's description of a data set's order and its index, before the first
+        batch of the pass.
     """
     with closing(_Desk(control, datasets, hear)) as desk:
         try:
@@ -67,15 +68,15 @@ def serve(
 
 
 def _yield_to_the_wafer(cpus: Collection[int]) -> None:
-    """Have this thread, and those that it starts, give way to who computes on the same machine.
+    """Lower the priority of this thread, and of threads that it starts, below computing threads.
 
-    It works ahead: it can wait, and the steps cannot. Woken, it interrupts nobody in mid-step, and
-    where CPUs are scarce it takes the one that is free: of 96 streamers on two CPUs, each on one of
-    its own, half were always in the wafer's way, which took a quarter of the steps.
+    A streamer works ahead, so it can wait and the steps cannot. When woken it does not preempt a
+    step, and if CPUs are scarce it uses the idle one: with 96 streamers on two CPUs, each pinned to
+    one, half of them always interrupted the wafer, which slowed the steps by a quarter.
     """
-    # An account may only raise its niceness: a lower value would be refused.
+    # An account may only raise its niceness; a lower value would be refused.
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
-    with suppress(OSError):  # a container may refuse one of these, and allow the others
+    with suppress(OSError):  # a container may refuse one of these and allow the others
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
@@ -85,9 +86,10 @@ def _yield_to_the_wafer(cpus: Collection[int]) -> None:
 
 
 class _Stream:
-    """The batches of one program: its ring, and what makes them.
+    """Batches of one program: its ring and its maker.
 
-    data: the number of the data set. is_open: more are wanted.
+    data: index of the data set.
+    is_open: whether more batches are wanted.
     """
 
     def __init__(
@@ -101,19 +103,19 @@ class _Stream:
         self._is_primed = False
 
     def begin(self, order: BeginPass) -> None:
-        """Make those of another pass from now on."""
+        """Make the batches of another pass from now on."""
         self._pass, self.is_open = order.number, True
         self.maker.begin(BatchNumbers(order.first, self._request.stride, order.last))
 
     @cached_property
     def maker(self) -> BatchMaker:
-        """Maker of its batches, opened in its thread, with that thread's weight."""
+        """Maker of its batches, created in its thread, with that thread's priority."""
         request = self._request
         numbers = BatchNumbers(request.first, request.stride, request.last)
         return BatchMaker(self._dataset, request.inputs, numbers, request.settings, "this streamer")
 
     def make(self, control: Channel) -> None:
-        """Make one batch into the ring, which has room; the chief hears of the first one."""
+        """Make one batch into the ring, which has room; the first one is reported to the chief."""
         slot, number = self.ring.reserve(), self.maker.number
         began = perf_counter_ns() if self._recorder.at(number) else None
         made = self.maker.make(slot.arrays)
@@ -127,31 +129,31 @@ class _Stream:
 
 
 class _Desk:
-    """A streamer at work: of the programs' rings it fills the one that has most room."""
+    """Event loop of a streamer: fills the ring with the most free slots."""
 
     def __init__(self, control: Channel, datasets: Sequence[Dataset], hear: Hear) -> None:
         self._control, self._datasets, self._hear = control, datasets, hear
-        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # and not heard yet
+        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # received and not processed yet
         self._mail = Mail(control)
         self._link = (
             SlotSender(self._mail, control.bulk) if isinstance(control, TcpChannel) else None
         )
         self._recorder = SpanRecorder(None)
         self._streams: dict[int, _Stream] = {}
-        self._wanted: list[_Stream] = []  # of these more batches are
+        self._wanted: list[_Stream] = []  # programs with more batches to make
         self._turn: _Stream | None = None
-        self._look_s = 0.0  # when it is time to look for what the chief says
+        self._look_s = 0.0  # time of the next check for messages of the chief
         self._reported = ExitStack()
         self._poll, self._polled = select.poll(), [-1]
 
     def begin(self) -> None:
-        """Wait until a ring is wanted, and make it."""
+        """Wait for the request of a ring, and create it."""
         while not self._streams:
             self._mail.keep()
             self._handle_order()
 
     def _handle_order(self) -> None:
-        """Do what the chief has said so far."""
+        """Execute the chief's messages so far."""
         while (order := self._mail.take()) is not None:
             self._do(order)
             self._wanted = [stream for stream in self._streams.values() if stream.is_open]
@@ -188,7 +190,9 @@ class _Desk:
         stream.ring.close()
 
     def _hear_of(self, data: int) -> None:
-        """Apply orders of a data set, not before its pass begins: the last one may still run."""
+        """Apply orders of a data set when their pass begins: the previous pass may still run until
+        then.
+        """
         if data in self._told:
             self._hear(data, self._told.pop(data))
 
@@ -205,22 +209,23 @@ class _Desk:
                 self._wanted.remove(stream)
 
     def _next(self) -> _Stream:
-        """The program whose batches run out first, once one of them has room for more."""
+        """Return the program whose batches run out first, once one of them has a free slot."""
         while True:
             if monotonic() >= self._look_s:
                 self._handle_order()
                 self._look_s = monotonic() + LOOK_S
             if len(self._wanted) == 1 and self._wanted[0].ring.ready():
                 return self._wanted[0]
-            for stream in self._wanted:  # each may hear of others' room
+            for stream in self._wanted:  # each may receive messages about other rings
                 stream.ring.ready()
             if ready := [stream for stream in self._wanted if stream.ring.known]:
                 return max(ready, key=lambda stream: stream.ring.known)
             self._wait([stream.ring.room for stream in self._wanted])
 
     def _wait(self, rooms: list[int]) -> None:
-        """Wait for the chief, or for room in a ring."""
-        if self._mail.has_kept:  # what came while a slot was sent is in no descriptor any more
+        """Wait for the chief, or for a free slot."""
+        # messages that arrived while a slot was sent do not make a descriptor readable any more
+        if self._mail.has_kept:
             self._look_s = 0.0
             return
         if rooms != self._polled:
@@ -244,8 +249,7 @@ class _Desk:
 class OwnStreamer:
     """Runs the streamer of rank 0 while the context lasts.
 
-    What goes wrong in it reaches the chief as a lost peer; leaving the context raises the error
-    itself instead.
+    The chief sees its failure as a lost peer; leaving the context raises the error itself instead.
     """
 
     def __init__(self, folder: RunFolder, datasets: Sequence[Dataset]) -> None:

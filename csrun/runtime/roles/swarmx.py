@@ -1,7 +1,7 @@
-"""SwarmX: between the wafers of several systems and MemoryX, where these are on other machines.
+"""SwarmX task: between the wafers of several systems and MemoryX on other machines.
 
-It adds up what comes from its children, and sends them what is for all: see `Relay`. Its neighbours
-meet it in a folder of its own, as peers do the chief.
+It adds the gradients of its children and broadcasts weights to them: see `Relay`. Its neighbours
+connect to it in a separate folder, as peers connect to the chief.
 """
 
 import select
@@ -28,7 +28,7 @@ from csrun.runtime.wire.tcp import TcpChannel
 
 
 def serve(control: Channel, folder: RunFolder, name: str) -> Results:
-    """Take the place in the tree that the chief gives this task, if any, until it says stop."""
+    """Take the place in the tree that the chief assigns, if any, until it sends the end."""
     with ExitStack() as resources:
         task = _Task(control, folder, name, resources)
         while (results := task.handle(control.receive()[0])) is None:
@@ -37,7 +37,7 @@ def serve(control: Channel, folder: RunFolder, name: str) -> Results:
 
 
 class _Task:
-    """The task at work: a relay for each MemoryX task."""
+    """Running task: a relay for each MemoryX task."""
 
     def __init__(
         self, control: Channel, folder: RunFolder, name: str, resources: ExitStack
@@ -51,7 +51,7 @@ class _Task:
             self._poll.register(descriptor, select.POLLIN)
 
     def handle(self, order: AnyMessage) -> Results | None:
-        """Do what the chief says; the results, when that is to stop."""
+        """Execute a message of the chief; returns the results if it is the end."""
         match order:
             case Stop(results):
                 return results
@@ -67,9 +67,9 @@ class _Task:
         return None
 
     def wait(self) -> None:
-        """Until the chief says something, while the relays work.
+        """Wait for a message of the chief, while the relays work.
 
-        Raises: what has ended one of them, but for a connection that is lost
+        Raises: the error that ended a relay, except for a lost connection
         """
         self._poll.poll()
         for relay in self._relays:
@@ -88,7 +88,9 @@ class _Task:
             self._relays.append(self._opened(closing(relay)))
 
     def _lanes(self, order: RelayWeights) -> Mapping[str, Channel]:
-        """The connections to all neighbours; those below come here, and MemoryX."""
+        """Return the connections to all neighbours; children connect to this task, and so does
+        MemoryX.
+        """
         parent, servers = order.parent or "", order.memoryx
         neighbours = order.children if parent else (*order.children, None)
         expected = {lane_name(peer or server, server) for peer in neighbours for server in servers}

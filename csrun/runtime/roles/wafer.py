@@ -1,6 +1,7 @@
-"""The wafer's process: maps one arena of the planned size, loads the program and runs it.
+"""Wafer process: maps one arena of the planned size, loads programs and runs them.
 
-Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTEM`, one a CS system.
+Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTEM`, one process per
+CS system.
 """
 
 import socket
@@ -60,7 +61,7 @@ from csrun.runtime.wire.shared import (
 
 
 def serve(control: Channel) -> Results:
-    """Load what the chief says and run steps until it says stop."""
+    """Load programs and run steps as the chief requests, until it sends the end."""
     order, descriptors = control.receive()
     with ExitStack() as resources:
         wafer = _Wafer(control, resources)
@@ -75,7 +76,7 @@ def serve(control: Channel) -> Results:
 
 @dataclass(frozen=True)
 class _LoadedProgram:
-    """A loaded one. resources: what it works with, its batches aside."""
+    """A loaded program; resources: everything it uses besides its batches."""
 
     plan: Plan
     engine: Engine
@@ -86,7 +87,7 @@ class _LoadedProgram:
 
 @dataclass(frozen=True)
 class _ProgramBatches:
-    """The batches of a program, which others may take as well, also when that is unloaded."""
+    """Batches of a program, which other programs may also use, even after it was unloaded."""
 
     rings: RingSource
     inputs: tuple[InputSpec, ...]
@@ -94,19 +95,19 @@ class _ProgramBatches:
 
 
 class _Wafer:
-    """The wafer at work: the arena, and the programs over it, numbered as they were loaded."""
+    """State of the wafer: the arena, and the programs over it, numbered in the order of loading."""
 
     def __init__(self, control: Channel, resources: ExitStack) -> None:
         self._control, self._resources = control, resources
         self._programs: dict[int, _LoadedProgram] = {}
-        self._sources: dict[int, _ProgramBatches] = {}  # of programs with batches of their own
+        self._sources: dict[int, _ProgramBatches] = {}  # of programs with their own batches
         self._loaded = 0  # programs so far
         self._turns = Turns()
         self._held_back = resources.enter_context(closing(HeldBack(control)))
-        self._blas_threads = 0  # as many as BLAS chooses
+        self._blas_threads = 0  # chosen by BLAS
 
     def handle(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
-        """Do what the chief says."""
+        """Execute a message of the chief."""
         match order:
             case messages.RunSteps():
                 self._control.send(self._run(order))
@@ -187,10 +188,11 @@ class _Wafer:
         weights = self._weights(executable, request.system, runtime, store_parts, resources)
         batches = self._batches(plan, request)
         arena = memory.arena.bytes
-        # The trace is of the training's steps; an evaluation between them has steps of its own.
+        # Only the training's steps are traced; an evaluation between them counts its own steps.
         recorder = self._recorder if plan.run_mode is RunMode.TRAIN else SpanRecorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
-        is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
+        # otherwise there are no waits to measure
+        is_watched = recorder.steps or not plan.store_in_arena
         reached = watched if is_watched else weights
         system, results = request.system, ResultSlots(plan, slots.bytes)
         verdict = self._verdict(plan, system, weights, watched)
@@ -200,7 +202,7 @@ class _Wafer:
         return _LoadedProgram(plan, engine, weights, resources, threads.blas)
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
-        """The wafer's own, or in a training of several systems its hand in that of all."""
+        """Return the wafer's own verdict, or in a training of several systems its vote."""
         if not plan.deliveries or plan.systems == 1:
             return ALONE
         memory, first = self._memory, plan.deliveries[0]
@@ -242,7 +244,7 @@ class _Wafer:
         return StreamedWeights(plan, slots, ends, server_of, system, scales)
 
     def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxEnd]:
-        """Ends of what is shared of a program with each MemoryX task of this machine."""
+        """Return the ends of a program's memory shared with each MemoryX task of this machine."""
         opened, servers = resources.enter_context, len(self._memory.pages)
         each = len(store_parts) // servers
         ends = []
@@ -260,7 +262,7 @@ class _Wafer:
         return ends
 
     def _batches(self, plan: Plan, request: messages.LoadWafer) -> BatchSource:
-        """Another program's, or those of rings that follow the order to load this one."""
+        """Return another program's batches, or those of the rings that follow this message."""
         if request.batches_of is not None:
             of = self._sources[request.batches_of]
             return FirstRows(of.rings, plan.inputs, of.inputs)
@@ -280,9 +282,10 @@ class _Wafer:
 
 
 class _WaferMemory:
-    """The arena, and the store wherever it is: what all programs are bound to.
+    """Arena and store, for any location of the store; all programs are bound to this memory.
 
-    owner: the plan that the store is laid out by. arena: as long as the largest program needs.
+    owner: plan that defines the layout of the store.
+    arena: as large as the largest program needs.
     """
 
     def __init__(
@@ -313,17 +316,17 @@ class _WaferMemory:
 
     @property
     def resident(self) -> Bytes:
-        """The store where it is the arena's."""
+        """The store, if it is in the arena."""
         return store_of(self.owner, self.arena.bytes, None)
 
     def server_of(self, plan: Plan) -> tuple[int, ...]:
-        """The MemoryX task of each group of a program."""
+        """Return the MemoryX task of each group of a program."""
         return self._shards.servers_of(plan)
 
     def _mapped(
         self, disks: Sequence[messages.StoreOnDisk | None], store_parts: list[int]
     ) -> AnyStore:
-        """The stores of this machine's MemoryX tasks."""
+        """Return the mapped stores of this machine's MemoryX tasks."""
         memories, each = [], len(store_parts) // len(disks)
         for server, disk in enumerate(disks):
             parts = store_parts[each * server :][:MEMORIES]
@@ -334,15 +337,15 @@ class _WaferMemory:
         return memories[0] if len(memories) == 1 else ShardedStore(self._shards, memories)
 
     def make_room(self, plan: Plan) -> None:
-        """Have an arena that is long enough for a program; what others have mapped stays."""
+        """Enlarge the arena for a program if needed; existing mappings stay valid."""
         if plan.arena_bytes > len(self.arena.bytes):
             self.arena = self._opened(closing(self.arena.grown(plan.arena_bytes)))
 
 
 class _RemoteStores:
-    """The stores of tasks on other machines: connections, and gradients until they leave.
+    """Stores of tasks on other machines: connections, and gradients until they are sent.
 
-    names: who is at the other end of each
+    names: names of the other ends.
     """
 
     def __init__(
@@ -362,7 +365,7 @@ class _RemoteStores:
             self._ends.append(RemoteEnd(link, *waiters))
 
     def weights(self, plan: Plan, arena: Bytes, server_of: Sequence[int], number: int) -> Weights:
-        """A program's, by its number."""
+        """Return the weights of a program, by its number."""
         return RemoteWeights(plan, arena, self.gradients, self._ends, server_of, number)
 
 

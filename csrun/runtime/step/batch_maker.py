@@ -1,7 +1,8 @@
-"""Makes a run's batches, in a streamer and in the process of the steps: next, fill, check, meter.
+"""Production of a run's batches, in a streamer or in the process of the steps: next, fill, check,
+meter.
 
-The data set gives batches by their numbers and writes into the arrays that it is handed; here it is
-decided which number comes next, whether a batch is one that the program takes, and what it cost.
+The data set returns batches by number and writes into given arrays. This module decides which
+number comes next, whether the program accepts the batch, and what it cost.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ Inputs = tuple[InputSpec, ...]
 
 @dataclass(frozen=True)
 class BatchNumbers:
-    """The batches first, first + stride, … of a run; those from `last` on are not wanted."""
+    """Batches first, first + stride, … of a run, up to `last`, which is excluded."""
 
     first: int = 0
     stride: int = 1
@@ -40,7 +41,8 @@ class BatchNumbers:
 class BatchMaker:
     """Makes batches for a program's inputs, one after the other.
 
-    number: of the batch that comes next. who: makes them, e.g. `this streamer`.
+    number: number of the next batch.
+    who: name of the maker in messages, e.g. `this streamer`.
     """
 
     def __init__(
@@ -53,22 +55,23 @@ class BatchMaker:
     ) -> None:
         self.meter = Meter(dataset.clock, who)
         self._inputs = inputs
-        self._fitting: tuple[ArrayType, ...] | None = None  # of a whole batch that was found to fit
+        # specification of a full batch that was accepted
+        self._fitting: tuple[ArrayType, ...] | None = None
         self._settings = settings
         self._clock = dataset.clock
         self._dataset = dataset
         self.begin(numbers)
 
     def begin(self, numbers: BatchNumbers) -> None:
-        """Make these from now on."""
+        """Make these batches from now on."""
         self.number = numbers.first
         self._numbers = numbers
         self._deliveries = self._dataset.deliveries(numbers.first, numbers.stride)
 
     def make(self, slot: Batch) -> BatchCounts | None:
-        """Make the next batch in a slot's arrays: what counts in it, None at the end.
+        """Make the next batch in a slot's arrays; return its counts, None at the end of the data.
 
-        Raises: CsrunError for a batch that the program does not take, or that it must refuse
+        Raises: CsrunError for a batch that the program does not accept, or that must be refused
         """
         last = self._numbers.last
         if last is not None and self.number >= last:
@@ -80,14 +83,15 @@ class BatchMaker:
         return made
 
     def _fill(self, slot: Batch, delivery: Delivery) -> BatchCounts:
-        """Put a batch into a slot's arrays, checked, and an incomplete one filled up."""
+        """Write a batch into a slot's arrays after checks; an incomplete one is padded."""
         inputs, kinds, rows = self._inputs, delivery.kinds, self._inputs[0].shape[0]
         name = BatchName(self.number, rows, delivery)
         heads = slot
-        if kinds != self._fitting:  # nearly all batches are alike: a comparison is all it costs
+        # nearly all batches are like the first: this comparison is the only cost
+        if kinds != self._fitting:
             rows = rows_of_fitting(kinds, inputs, name, self._dataset.names(len(kinds)))
             heads = tuple(array[:rows] for array in slot)
-            # Only of a whole batch: an incomplete one is to be filled up each time.
+            # Only of a full batch: an incomplete one is padded each time.
             self._fitting = kinds if rows == len(slot[0]) else None
         given = delivery.write(heads, self._clock)
         with self._clock.timed(COPY_STAGE):
@@ -102,31 +106,31 @@ class BatchMaker:
 
 
 def fill_up(slot: Batch, rows: int) -> None:
-    """Fill up a batch of so many rows with copies of them, the first one first.
+    """Pad a batch of `rows` rows with copies of them, starting with the first row.
 
-    A copy computes what its row computes: where that is finite, no NaN comes of the padding.
+    A copy computes the same values as its row: if those are finite, the padding adds no NaN.
     """
     for array in slot:
         array[rows:] = array[np.arange(rows, len(array)) % rows]
 
 
 class BatchName(NamedTuple):
-    """Global batch `number` of a run, of `size` rows when it is whole."""
+    """Name of global batch `number` of a run for messages; `size`: rows of a full batch."""
 
     number: int
     size: int
-    delivery: Delivery | None  # None of a batch that no data set has
+    delivery: Delivery | None  # None if no data set has the batch
 
     def __str__(self) -> str:
         return f"batch {self.number}"
 
     def with_samples(self, rows: int) -> str:
-        """Name the batch with its samples of the run."""
+        """Add the run's sample numbers to the name."""
         first = self.number * self.size
         return f"batch {self.number} (samples {first} to {first + rows - 1} of the run)"
 
     def row(self, row: int, rows: int) -> str:
-        """One row of so many, with its sample as the source names it, if that knows its rows."""
+        """Name one row, with its sample as the source names it, if that is known."""
         if self.delivery is None:
             return f"row {row}"
         origins = self.delivery.origins()
@@ -136,7 +140,8 @@ class BatchName(NamedTuple):
         return f"batch {self.number}, row {row} ({sample})"
 
     def place(self, bad: npt.NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
-        """The first place that is true in an array of the batch, and how a message names it.
+        """Return the position of the first true element in an array of the batch, and its name for
+        messages.
 
         Shapes: bad [rows, ...]
         """
@@ -148,10 +153,9 @@ class BatchName(NamedTuple):
 def rows_of_fitting(
     kinds: Sequence[ArrayType], inputs: Inputs, name: BatchName, names: Sequence[str]
 ) -> int:
-    """The rows of a batch, of which nothing has been read yet, that is as the first one was.
+    """Return the number of rows of a batch that has the same specification as the first one.
 
-    Raises: CsrunError for another number of arrays or other names of them, another shape, or a
-        dtype of another kind
+    Raises: CsrunError for other arrays or names, another shape, or a dtype of another kind
     """
     if len(kinds) != len(inputs):
         raise CsrunError(
@@ -182,9 +186,9 @@ def rows_of_fitting(
 
 
 def count_labels(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> tuple[int, ...]:
-    """The labels that count, for each range of each input, after a look at whether all are in it.
+    """Count the labels that count, for each range of each input, and check that all are in range.
 
-    Asked of what the data set has: 2³² + 3 as an int32 is 3.
+    The data set's own values are checked: 2³² + 3 converted to int32 is 3.
 
     Raises: CsrunError naming the first row with another label
     """
@@ -224,9 +228,9 @@ def _count_in(one: LabelRange, array: npt.NDArray[Any], spec: str, name: BatchNa
 
 
 def require_known(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
-    """Check that indices are in the table or axis that they are of.
+    """Check that indices are within their table or axis.
 
-    Raises: CsrunError naming the first place with another number
+    Raises: CsrunError naming the first position out of range
     """
     for values, spec in zip(arrays, inputs, strict=True):
         for one in spec.numbers:
@@ -247,7 +251,7 @@ def _require_in(one: NumberRange, array: npt.NDArray[Any], spec: str, name: Batc
 
 
 def require_in_range(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
-    """Check that no finite number is too large for the 16-bit format that it is rounded to.
+    """Check that no finite number overflows the 16-bit format that it is rounded to.
 
     Raises: CsrunError naming the first sample and the feature with such a number
     """
@@ -268,12 +272,13 @@ def require_in_range(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -
 
 
 def require_finite(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
-    """See that there is no NaN and no Inf, as `runconfig.check_numerics` asks for.
+    """Check that there is no NaN and no Inf, for `runconfig.check_numerics`.
 
-    Two passes over the data and no temporary: a NaN is both the minimum and the maximum. Asked of
-    what the wafer gets: 1e300 is finite in a data set of float64, and not in a float32.
+    Two passes over the data without a temporary array: a NaN is both the minimum and the maximum.
+    The wafer's own values are checked: 1e300 is finite in a data set of float64, but not in
+    float32.
 
-    Raises: CsrunError naming the first bad row, the array, and how many values are bad
+    Raises: CsrunError naming the first bad row, the array, and the number of bad values
     """
     for values, spec in zip(arrays, inputs, strict=True):
         if values.dtype.kind != "f" or not values.size:
@@ -302,9 +307,10 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 class Meter:
-    """Cost of making batches, for the headers of their slots; numbers the stages.
+    """Time to make batches, for the headers of their slots; assigns indices to stages.
 
-    `cost` is that of the last batch; `who` makes them, e.g. `this streamer`.
+    cost: that of the last batch.
+    who: name of the maker in messages, e.g. `this streamer`.
     """
 
     def __init__(self, clock: StageClock, who: str) -> None:
@@ -317,7 +323,9 @@ class Meter:
 
     @contextmanager
     def reported_to(self, enter: Callable[[int], None]) -> Iterator[None]:
-        """Let `enter` hear of each stage that a batch comes into, by its number, meanwhile."""
+        """Call `enter` with the index of each stage that a batch enters, while the context lasts.
+        lasts.
+        """
         self._clock.entered = lambda stage: enter(self._number(stage))
         try:
             yield
@@ -326,12 +334,12 @@ class Meter:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages seen so far, in the order of their numbers."""
+        """Names of the stages so far, by index."""
         return tuple(self._numbers)
 
     @contextmanager
     def producing(self, index: int) -> Iterator[None]:
-        """Time the block, which makes batch `index`; an error in it gets the numbers so far."""
+        """Time the block, which makes batch `index`; an error in it is annotated with the batch."""
         started = perf_counter_ns()
         try:
             yield

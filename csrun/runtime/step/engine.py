@@ -1,8 +1,8 @@
-"""The steps of a loaded program, the same in a wafer's process and inside the CPU run.
+"""Steps of a loaded program, the same in a wafer process and in the CPU run.
 
-A step is the plan's visits in their order: of the batch as one, of micro-batches one after the
-other, of minibatches in the order of the schedule, or of several batches, one after the other. All
-ways give the loss's sum, and leave the weights alone when it is not finite.
+A step is the plan's visits in order: over the full batch, over micro-batches one after the other,
+over minibatches in the order of the schedule, or over several batches. Each way returns the sum of
+the loss, and does not change the weights if it is not finite.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,9 @@ class Compute(Protocol):
         """The arrays of each minibatch, for each output of the plan."""
 
     def run(self, batch: Batch, step: StepState) -> float:
-        """One batch forward and backward; the sum of the loss over what counts in it."""
+        """Compute one batch forward and backward; return the sum of the loss over what counts in
+        it.
+        """
 
 
 def make_compute(
@@ -45,7 +47,7 @@ def make_compute(
     weights: Weights,
     verdict: Verdict = ALONE,
 ) -> Compute:
-    """The way of computing that the plan asks for; verdict: on the loss, of all systems."""
+    """Return the computation that the plan requires; verdict: on the loss, over all systems."""
     plan = executable.plan
     if plan.at_once > 1:
         return Minibatches(executable, arena, store, runtime, weights)
@@ -55,7 +57,7 @@ def make_compute(
 
 
 class WholeBatch:
-    """The batch as one: a visit after the other."""
+    """Full batch: one visit after the other."""
 
     def __init__(
         self,
@@ -96,14 +98,14 @@ class WholeBatch:
 
 
 class MicroBatches:
-    """Equal parts of the batch, one after the other, each in the memory of the one before.
+    """Equal parts of the batch, one after the other, all in the same memory.
 
-    Their gradients are added up in the store, a visit's at a time; a group's are complete, and the
-    update follows, in the last one. What the host gets of each is kept until the step is over.
+    Their gradients are added in the store after each visit. A group's gradients are complete, and
+    its update follows, in the last part. Outputs of each part are kept until the step is over.
 
-    Of a step that takes several batches those of the first are written to the store, those of later
-    ones added, by this program or another over the store. The last one's visits deliver them; or
-    `deliver`, where all batches are computed.
+    In a step with several batches the first batch writes its gradients to the store; later ones add
+    theirs, computed by this program or another one over the store. The visits of the last batch
+    deliver them, or `deliver` does after all batches were computed.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class MicroBatches:
         self.outputs: list[list[Array]] = kept
 
     def run(self, batch: Batch, step: StepState) -> float:
-        """One batch; a loss that is not finite ends its step before the update."""
+        """Compute one batch; a loss that is not finite ends its step before the update."""
         loss_sum, entered, first_sample = 0.0, 0, step.first_sample
         for number in range(self._count):
             part = batch if self._count == 1 else _part(batch, number, self._rows)
@@ -154,7 +156,7 @@ class MicroBatches:
         return loss_sum
 
     def deliver(self, step: StepState) -> None:
-        """The step has no batch but those that were computed."""
+        """Deliver the gradients of the batches computed before; the step has no further batch."""
         for group in self._deliveries:
             self._weights.deliver(group, step)
 
@@ -164,12 +166,13 @@ class MicroBatches:
 
 
 class Minibatches:
-    """Several equal minibatches, in the order of the plan's schedule; one update a step.
+    """Several equal minibatches, in the order of the plan's schedule; one update per step.
 
-    Replicas of the model are minibatches here: what each does, the one arena does after the other.
+    Replicas of the model are minibatches here: the arena computes them one after the other.
 
-    The first minibatch's gradients are written to the store, those of the others apart and added,
-    in the order of the minibatches, micro-batch by micro-batch. All weights are on the wafer.
+    The first minibatch writes its gradients to the store. Those of the others are computed
+    separately and added in the order of the minibatches, micro-batch by micro-batch. All weights
+    are resident.
     """
 
     def __init__(
@@ -194,7 +197,7 @@ class Minibatches:
         self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: StepState) -> float:
-        """One step; the update comes after the last minibatch, group by group."""
+        """Compute one step; the update follows the last minibatch, group by group."""
         loss_sum = 0.0
         for number in range(self._plan.micro_batches):
             loss_sum = self._micro_batch(number, loss_sum, batch, step)
@@ -204,7 +207,7 @@ class Minibatches:
         return loss_sum
 
     def _micro_batch(self, number: int, loss_sum: float, batch: Batch, step: StepState) -> float:
-        """One of them, and the loss's sum with it."""
+        """Compute one micro-batch and return its part of the loss."""
         at_once = self._plan.at_once
         programs = self._programs[1 if number else 0]
         first_visit = number * len(self._plan.visits)
@@ -223,7 +226,7 @@ class Minibatches:
 
 
 def _part(batch: Batch, number: int, rows: int) -> Batch:
-    """One of equal parts of a batch; numbers without axes are of all parts."""
+    """Return one of equal parts of a batch; arrays without a batch axis belong to all parts."""
     first, last = number * rows, (number + 1) * rows
     return tuple(array[first:last] if array.ndim else array for array in batch)
 
@@ -231,8 +234,8 @@ def _part(batch: Batch, number: int, rows: int) -> Batch:
 class Engine:
     """Runs steps: takes a batch, computes it, keeps the results.
 
-    The outputs of a training are kept for the last step of an order alone, as the chief shows no
-    more, where it does not ask for all.
+    Outputs of a training are kept only for the last step of an order, unless the order requests
+    all.
     """
 
     def __init__(
@@ -255,12 +258,12 @@ class Engine:
         self._results = results
         self._step = StepState()
 
-    @np.errstate(all="ignore")  # the step's loss tells what is not finite
+    @np.errstate(all="ignore")  # the step's loss shows non-finite values
     def run(self, order: StepOrder) -> StepsDone:
         """Run the steps of an order.
 
-        Stops early at the end of the data, and before the update of a step whose loss is not
-        finite. On return every update is committed.
+        It stops early at the end of the data, and before the update of a step whose loss is not
+        finite. On return every update is complete.
         """
         started = perf_counter()
         keeps_all = order.keeps_all or not self._trains
@@ -294,7 +297,7 @@ class Engine:
             samples += step.rows
         else:
             done = order.count
-        if finished and done and self._trains:  # the last step's are still there
+        if finished and done and self._trains:  # the last step's are still in place
             self._results.record_outputs(done - 1, self._compute.outputs)
         self._weights.settle()
         seconds = perf_counter() - started
@@ -309,7 +312,7 @@ class Engine:
         self._compute.deliver(self._step)
 
     def _take(self, index: int) -> TakenBatch | None:
-        """The batch of step number `index`, whose visits come."""
+        """Take the batch of step number `index`."""
         recorder = self._recorder
         if not recorder.at(index):
             return self._source.take()
@@ -320,16 +323,16 @@ class Engine:
         return taken
 
     def _counted(self) -> int:
-        """Count that the loss's sum is over."""
+        """Return the count that the loss's sum is divided by."""
         step, which = self._step, self._plan.loss_count
         return step.rows if which is None else step.counts[which]
 
     def _run(self, batch: Batch) -> float:
-        """The loss's sum; the mean over no label at all is NaN, and nothing to train on.
+        """Return the sum of the loss; NaN if no label counts, since the mean is undefined.
 
-        In an evaluation it is none of its batches' loss, whatever the model makes of it.
+        In an evaluation such a batch adds nothing to the loss.
 
-        Raises: CsrunError for an incomplete batch where what fills it up would count
+        Raises: CsrunError for an incomplete batch if its padding would count
         """
         plan, step = self._plan, self._step
         if plan.counts_padding is not None and step.rows < plan.batch_size:
@@ -338,7 +341,7 @@ class Engine:
                 f"and {plan.counts_padding} would count its padding: use .batch(..., "
                 "drop_remainder=True)"
             )
-        # Before anything is computed: gradients of a mean over nothing must not be delivered.
+        # Before the computation: gradients of an undefined mean must not be delivered.
         if self._trains and 0 in self._step.counts:
             return nan
         loss_sum = self._compute.run(batch, self._step)

@@ -1,6 +1,6 @@
-"""A state on its way into a checkpoint: looked at once, and refused if it is not finite.
+"""Check that a state written to a checkpoint is finite.
 
-A piece is checked, summed and written while it is in the processor's cache.
+Each piece is checked, summed and written while it is in the CPU's cache.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,11 @@ import numpy as np
 from csrun.executable.arrays import Array
 from csrun.records.tensor_files import Blocks
 
-PIECE_BYTES = 1 << 20  # fits the L2 cache of most
+PIECE_BYTES = 1 << 20  # fits the L2 cache of most CPUs
 
 
 class NotFiniteError(Exception):
-    """A tensor has a value that is no finite number; `name` is the tensor's."""
+    """A tensor contains NaN or infinity; `name` is the tensor's."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"tensor {name} is not finite")
@@ -24,12 +24,12 @@ class NotFiniteError(Exception):
 
 
 def finite(state: Mapping[str, Array | Blocks]) -> dict[str, Blocks]:
-    """The tensors as a checkpoint takes them. Their `check` raises NotFiniteError."""
+    """Wrap the tensors of a checkpoint; their `check` raises NotFiniteError."""
     return {name: _checked(name, tensor) for name, tensor in state.items()}
 
 
 def _checked(name: str, tensor: Array | Blocks) -> Blocks:
-    """Refused when all of it has come: values that arrive altered are no fault of the model."""
+    """Refuse a tensor after all of it has arrived: corrupted values are not the model's fault."""
     made = tensor if isinstance(tensor, Blocks) else _in_pieces(tensor)
     is_finite = True
 
@@ -37,7 +37,7 @@ def _checked(name: str, tensor: Array | Blocks) -> Blocks:
         nonlocal is_finite
         is_finite = True
         for piece in made.make():
-            # min and max are NaN where one value is, and need no temporary array.
+            # min and max are NaN if any value is, and need no temporary array.
             is_finite = is_finite and isfinite(piece.min()) and isfinite(piece.max())
             yield piece
 

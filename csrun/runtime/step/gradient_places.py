@@ -1,4 +1,4 @@
-"""Facts of a plan about gradients: where they lie, and what an update must wait for."""
+"""Locations of gradients in a plan, and the dependencies of their updates."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -10,16 +10,16 @@ E = TypeVar("E")
 
 
 def measuring(plan: Plan, ends: Sequence[E], server_of: Sequence[int]) -> list[E]:
-    """Tasks whose gradients must be measured jointly before an update."""
+    """Return the tasks whose gradient norms must be combined before an update."""
     if len(ends) == 1 or not plan.measures:
         return []
     return [ends[server] for server in sorted({server_of[group] for group in plan.deliveries})]
 
 
 def gradients_below(plan: Plan, server_of: Sequence[int] | None = None) -> list[list[int]]:
-    """For each visit, the other groups whose gradients lie where it writes its own.
+    """For each visit, return the other groups whose gradients are overwritten by its own.
 
-    server_of: for each group the task in whose store that is; None where there is one place for all
+    server_of: for each group the task whose store has it; None if there is one store.
     """
     places = {
         g.index: range(g.gradients_offset_bytes, g.gradients_offset_bytes + gradient_bytes(plan, g))
@@ -43,7 +43,7 @@ def gradients_below(plan: Plan, server_of: Sequence[int] | None = None) -> list[
 
 
 def added_before(plan: Plan) -> list[list[int]]:
-    """For each visit, the groups to whose gradients the one before has given its part alone."""
+    """For each visit, return the groups whose gradients are complete except for its own part."""
     adds = plan.accumulates
     before = [[g for g in v.gradients if adds or g not in v.completes] for v in plan.order]
     return [[], *before[:-1]]

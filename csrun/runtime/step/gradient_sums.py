@@ -1,4 +1,4 @@
-"""Sums of gradients in the store: over minibatches, or over the batches of accumulation."""
+"""Sums of gradients in the store, over minibatches or over accumulated batches."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,13 @@ from csrun.executable.store_places import AnyStore, sent_places
 from csrun.runtime.wire.messages import StepOrder
 
 Visit = Callable[[Batch, StepState], None]
-WIDENED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
+WIDENED_AT_A_TIME = 1 << 15  # elements of a block, whose scratch arrays fit in a core's cache
 
 
 def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
-    """Return for each batch its global step, its number in that, and whether it is the last."""
+    """Return for each batch its global step, its index in the step, and whether it is the last one.
+    one.
+    """
     first, count, gathering = order.first, order.count, order.gathering
     if gathering is None:
         yield from ((first + number, 0, True) for number in range(count))
@@ -33,9 +35,9 @@ def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
 def first_and_later(
     executable: Executable, arena: Bytes, store: AnyStore, runtime: Runtime
 ) -> tuple[list[Visit], list[Visit]]:
-    """The program of the first micro-batch or batch, and that of later ones, if there are any."""
+    """Return the program of the first micro-batch or batch, and that of later ones, if any."""
     first = executable.wafer_program(arena, store, runtime).visits
-    # Without a later batch the program is bound once: that costs time and views.
+    # Without later batches the program is bound once; binding costs time and views.
     if executable.plan.micro_batches == 1 and not executable.plan.accumulates:
         return first, first
     return first, executable.wafer_program(arena, store, runtime, is_added=True).visits
@@ -43,11 +45,13 @@ def first_and_later(
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """A group's gradients in the store, and where a visit writes those that are added to them.
+    """A group's gradients in the store, and the buffer of a visit's gradients that are added to
+    them.
 
-    parts: of both, alike and flat. half: the format of those that are words. adds: else they are
-    the first ones of the step, which the others are added to. is_part: other visits write to the
-    group's gradients, too, so that this one must not find there what others have left.
+    parts: pairs of both as flat arrays.
+    half: format of gradients in 16-bit words.
+    adds: False for the first part of a step, which is written instead of added.
+    is_part: other visits add to the group's gradients, too, so the buffer must be cleared first.
     """
 
     written: Bytes
@@ -57,12 +61,12 @@ class GradientSum:
     is_part: bool
 
     def prepare(self) -> None:
-        """Before the visit."""
+        """Prepare the buffer before the visit."""
         if self.is_part:
             self.written.fill(0)
 
     def add(self) -> None:
-        """After the visit."""
+        """Add the gradients after the visit."""
         for total, part in self.parts:
             if self.half is not None and part.dtype == WORD:
                 _add_words(self.half, total, part, self.adds)
@@ -73,7 +77,7 @@ class GradientSum:
 
 
 def _add_words(half: HalfFormat, total: Array, words: Array, adds: bool) -> None:
-    """Add the numbers of words to others, or write them there."""
+    """Add numbers stored as words, or write them."""
     scratch = np.empty(min(WIDENED_AT_A_TIME, len(words)), np.float32)
     for start in range(0, len(words), WIDENED_AT_A_TIME):
         piece = slice(start, start + WIDENED_AT_A_TIME)
@@ -86,7 +90,7 @@ def _add_words(half: HalfFormat, total: Array, words: Array, adds: bool) -> None
 
 
 def run_visit(visit: Visit, batch: Batch, step: StepState, sums: Sequence[GradientSum]) -> None:
-    """Call a function of the program, and add up the gradients that are to be."""
+    """Call a function of the program, and accumulate its gradients."""
     for gradients in sums:
         gradients.prepare()
     visit(batch, step)
@@ -97,9 +101,10 @@ def run_visit(visit: Visit, batch: Batch, step: StepState, sums: Sequence[Gradie
 def gradient_sums(
     plan: Plan, arena: Bytes, store: AnyStore, is_first: bool = False
 ) -> list[list[GradientSum]]:
-    """For each visit the gradients that it writes.
+    """Return for each visit the gradients that it accumulates.
 
-    is_first: of a step's first minibatch, whose gradients are in the store if they are not words.
+    is_first: part of a step's first minibatch, whose gradients are in the store unless they are
+        words.
     """
     if plan.store.gradients_offset is None or (is_first and not plan.sums_words):
         return [[] for _ in plan.visits]
@@ -124,7 +129,7 @@ def gradient_sums(
 
 
 def _parts(plan: Plan, arena: Bytes, store: AnyStore) -> list[list[tuple[Array, Array]]]:
-    """For each group its gradients in the store, and in the arena those of a minibatch."""
+    """Return for each group its gradients in the store, and those of a minibatch in the arena."""
     totals, written = flat_views(plan, store), partial_gradients(plan, arena)
     flat = [totals.get(f"gradients/{group.index}") for group in plan.groups]
     if plan.storage is None:

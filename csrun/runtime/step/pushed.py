@@ -1,6 +1,7 @@
-"""Batches that the chief makes itself and pushes, each before its step is ordered.
+"""Batches that the chief makes and sends itself, each before its step is ordered.
 
-A loop may compute on tensors that no data set has. Such a step's batch is made where the loop runs.
+A PyTorch loop may compute on tensors that are not in the data set. The batch of such a step is made
+in the process of the loop.
 """
 
 from collections import deque
@@ -30,10 +31,10 @@ def count_pushed(
     number: int,
     settings: RunSettings,
 ) -> BatchCounts:
-    """Count what counts in the batch of this number, checked as a streamer checks its own.
+    """Count the labels and rows of the batch of this number, with the checks of a streamer.
 
-    Raises: CsrunError for a label or an index out of range; for NaN and Inf, if that is asked for;
-        ValueError for another shape than an input's
+    Raises: CsrunError for a label or an index out of range, and for NaN and Inf if requested;
+    ValueError for another shape than an input's
     """
     for array, spec in zip(arrays, inputs, strict=True):
         if array.shape != spec.shape:
@@ -57,7 +58,7 @@ class PushedSource:
         self._count = 0
 
     def push(self, arrays: Batch) -> None:
-        """Add the next batch, whose arrays must not be written until it is taken."""
+        """Add the next batch; its arrays must not be written until it is taken."""
         made = count_pushed(arrays, self._inputs, self._count, self._settings)
         given = zip(arrays, self._inputs, strict=True)
         converted = tuple(np.asarray(array, spec.dtype, order="C") for array, spec in given)
@@ -65,20 +66,20 @@ class PushedSource:
         self._count += 1
 
     def take(self) -> TakenBatch | None:
-        """The next batch, the same one until it is released; None if none was pushed."""
+        """Return the next batch, the same one until it is released; None if there is none."""
         return self._waiting[0] if self._waiting else None
 
     def release(self) -> None:
-        """The batch taken last is no longer read."""
+        """Release the batch taken last."""
         self._waiting.popleft()
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """No streamer was used."""
+        """Return no costs: there is no streamer."""
         return ()
 
     def begin(self, first: int, last: int | None) -> None:
-        """A pushed batch has no number in a data set."""
+        """Do nothing: a pushed batch has no number in a data set."""
 
     def stage(self, number: int) -> str | None:
-        """A pushed batch has no stages."""
+        """Return None: a pushed batch has no stages."""
         return None

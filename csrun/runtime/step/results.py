@@ -1,6 +1,6 @@
-"""Results of a wafer step by step, and host-side metrics of them.
+"""Results of a wafer step by step, and host-side metrics.
 
-Losses and outputs lie in slots of one block of memory; the user's host_call gets the outputs, and
+Losses and outputs are in slots of one block of memory. The user's host_call gets the outputs, and
 its metrics are merged over steps.
 """
 
@@ -28,15 +28,15 @@ from csrun.executable.arrays import Array, Bytes
 from csrun.records.events import EventWriter
 from csrun.runtime.wire.messages import Results
 
-RESULT_BYTES = 64 << 20  # with large outputs there are fewer slots, so that they take this much
+RESULT_BYTES = 64 << 20  # total bytes of slots; large outputs have fewer slots
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step as the host sees it: its valid samples, and the loss's sum over `count`.
+    """Result of one step on the host: its valid samples, and the sum of the loss over `count`.
 
-    `outputs` are as the model made them, those of samples cut to the valid ones; `specs` tell
-    where each has its samples.
+    outputs: as computed by the model; those with samples are cut to the valid ones.
+    specs: have the axis of samples of each output.
     """
 
     step: int
@@ -48,22 +48,22 @@ class StepResult:
 
     @property
     def loss(self) -> float:
-        """The mean; NaN when nothing counts."""
+        """Mean loss; NaN if nothing counts."""
         return self.loss_sum / self.count if self.count else nan
 
     def of_sample(self, number: int) -> dict[str, Any]:
-        """The outputs of one valid sample.
+        """Return the outputs of one valid sample.
 
-        Shapes: without the samples' axis; where a sample has several rows of it, with these
+        Shapes: without the axis of samples; with an axis of rows if a sample has several
         """
         return {spec.name: _of_sample(self.outputs[spec.name], spec, number) for spec in self.specs}
 
 
 class ResultSlots:
-    """Result slots over memory: a header float64[3] = (loss's sum, its count, rows) and every
-    output's arrays.
+    """Result slots in memory: a header float64[3] = (sum of the loss, its count, rows), then all
+    outputs.
 
-    An output has one array a minibatch, one after the other.
+    An output has one array per minibatch, in order.
     """
 
     def __init__(self, plan: Plan, memory: Bytes) -> None:
@@ -85,26 +85,26 @@ class ResultSlots:
         self._headers[slot][:] = loss_sum, count, rows
 
     def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:
-        """Keep one step's outputs: the arrays of each minibatch, for each output."""
+        """Store one step's outputs: the arrays of each minibatch, for each output."""
         for kept, parts in zip(self._arrays[slot], outputs, strict=True):
             for minibatch, part in enumerate(parts):
                 kept[minibatch, ...] = part
 
     def losses(self, count: int) -> list[float]:
-        """The losses of the first steps, without their outputs."""
+        """Return the losses of the first steps, without outputs."""
         return SystemsResults(self._plan, [self]).losses(count)
 
     def read(self, slot: int, step: int) -> StepResult:
-        """One step's results, copied out, with one value an output of all minibatches."""
+        """Return a copy of one step's results, with one value per output over all minibatches."""
         return SystemsResults(self._plan, [self]).read(slot, step)
 
     def header(self, slot: int) -> list[float]:
-        """One step's loss's sum, its count, and rows."""
+        """Header of one step: sum of the loss, its count, and rows."""
         found: list[float] = self._headers[slot].tolist()
         return found
 
     def arrays(self, slot: int) -> list[Array]:
-        """One step's outputs: of each the arrays of its minibatches.
+        """One step's outputs: for each the arrays of its minibatches.
 
         Shapes: each [minibatches, ...]
         """
@@ -113,27 +113,27 @@ class ResultSlots:
 
 @dataclass(frozen=True)
 class SystemsResults:
-    """Results of the wafers of all systems, in the systems' order, as one.
+    """Merged results of the wafers of all systems, in the systems' order.
 
-    The loss is the sum of its parts in that order; outputs are combined as those of minibatches.
+    The loss is the sum of its parts in that order; outputs are combined like those of minibatches.
     """
 
     plan: Plan
     systems: Sequence[ResultSlots]
 
     def losses(self, count: int) -> list[float]:
-        """The losses of the first steps, without their outputs."""
+        """Return the losses of the first steps, without outputs."""
         headers = (self._header(slot) for slot in range(count))
         return [loss_sum / counted if counted else nan for loss_sum, counted, _ in headers]
 
     def _header(self, slot: int) -> tuple[float, float, float]:
-        """Header: counts and row numbers, which every system knows of the whole batch."""
+        """Header with counts and row numbers, which every system has for the full batch."""
         headers = [system.header(slot) for system in self.systems]
         _, count, rows = headers[0]
         return sum(header[0] for header in headers), count, rows
 
     def read(self, slot: int, step: int) -> StepResult:
-        """One step's results, copied out, with one value an output of all minibatches."""
+        """Return a copy of one step's results, with one value per output over all minibatches."""
         loss_sum, count, rows = self._header(slot)
         outputs = {}
         arrays = zip(*(system.arrays(slot) for system in self.systems), strict=True)
@@ -149,7 +149,7 @@ class SystemsResults:
 
 
 def _of_samples(parts: Sequence[Array], spec: Output, samples: slice) -> Array:
-    """The rows of these samples, of an output's parts one after the other.
+    """Return the rows of these samples, from an output's parts in order.
 
     Shapes: each [..., outer B rows, ...]
     """
@@ -175,7 +175,7 @@ def result_slot_bytes(plan: Plan) -> int:
 
 
 def result_slots(plan: Plan) -> int:
-    """Number of result slots of a run: the most steps that one order may run."""
+    """Return the number of result slots of a run, the maximum number of steps of an order."""
     return max(1, min(MOST_STEPS, RESULT_BYTES // result_slot_bytes(plan)))
 
 
@@ -186,27 +186,27 @@ def _output_buffers(plan: Plan) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean kept as total and count, so that parts add up."""
+    """Mean as total and count, so that parts can be added."""
 
     total: float = 0.0
     count: float = 0
 
     def __add__(self, other: "Mean") -> Self:
-        """The mean over both parts."""
+        """Return the mean over both parts."""
         return type(self)(self.total + other.total, self.count + other.count)
 
     @property
     def value(self) -> float:
-        """Total over count; NaN when nothing was counted."""
+        """Total over count; NaN if nothing was counted."""
         return self.total / self.count if self.count else float("nan")
 
 
 class ExponentialMean(Mean):
-    """e to the power of a mean, which is taken over all parts first."""
+    """Exponential of a mean over all parts."""
 
     @property
     def value(self) -> float:
-        """Infinity where it is NaN of float64."""
+        """The value; infinity if it overflows."""
         try:
             return exp(super().value)
         except OverflowError:
@@ -215,10 +215,10 @@ class ExponentialMean(Mean):
 
 @dataclass
 class HostCall:
-    """The user's function over named outputs, and the metrics it has given so far.
+    """The user's function of named outputs, and its metrics so far.
 
-    A metric is what `csrun.nn.metrics` give, another object with `total` and `count`, or a number,
-    which counts once a valid row.
+    A metric is an object with `total` and `count`, such as those of `csrun.nn.metrics`, or a
+    number, which is weighted by the number of valid rows.
     """
 
     function: Callable[..., Mapping[str, Any]]
@@ -226,9 +226,9 @@ class HostCall:
     means: dict[str, Mean] = field(default_factory=dict)
 
     def take(self, result: StepResult) -> None:
-        """Call the function on one step's outputs.
+        """Call the function with one step's outputs.
 
-        Raises: CsrunError when it does not return a mapping of metrics.
+        Raises: CsrunError if it does not return a mapping of metrics
         """
         metrics = self.function(*(result.outputs[name] for name in self.outputs))
         if not isinstance(metrics, Mapping):
@@ -241,7 +241,7 @@ class HostCall:
             self.means[name] = mean + self.means.get(name, Mean())
 
     def values(self) -> Results:
-        """The metrics over all steps taken, and start again."""
+        """Return the metrics over all steps so far, and reset."""
         values = {name: mean.value for name, mean in self.means.items()}
         self.means.clear()
         return values
@@ -257,7 +257,7 @@ def _mean_of(metric: Any, rows: int) -> Mean:
 
 @dataclass(frozen=True)
 class Summary:
-    """One value to be written: its name in the events, the output that holds it, and how."""
+    """One value to write: its name in the events, its output, and its kind."""
 
     name: str
     output: str

@@ -1,4 +1,4 @@
-"""Loss scale of the steps, in their rows of the store's numbers."""
+"""Loss scale of the steps, in rows of the store's numbers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ log = logging.getLogger("csrun")
 
 
 class ScaleRows:
-    """The state of the scale after each of the last steps.
+    """State of the loss scale after each of the last steps.
 
     Shapes: numbers as of `numbers_view`
     """
@@ -26,16 +26,16 @@ class ScaleRows:
         self._rows = numbers[:, scale_columns(plan)]
 
     def before(self, step: int) -> ScaleState:
-        """State before a step, of which the one before it is done."""
+        """Return the state before a step, after the previous one is complete."""
         return ScaleState(*self._rows[(step - 1) % MOST_STEPS].tolist())
 
     def advance(self, step: int, is_finite: bool) -> None:
-        """Note the state after a step."""
+        """Record the state after a step."""
         self._rows[step % MOST_STEPS] = self.scaling.after(self.before(step), is_finite)
 
 
 def scale_rows(plan: Plan, numbers: Array | None) -> ScaleRows | None:
-    """The rows of a plan whose loss is scaled."""
+    """Return the rows of a plan with loss scaling."""
     if plan.loss_scaling is None:
         return None
     assert numbers is not None, "a scaled loss has its scale in the store"
@@ -49,10 +49,11 @@ def scale_columns(plan: Plan) -> slice:
 
 
 class ScaleTracker:
-    """The chief's view of the scale: between two orders, and over those of the last one.
+    """Chief's view of the loss scale, between two orders and over those of the last one.
 
-    state: after the last step. scales: of each step of the last order.
-    Shapes: store as of `numbers_view`, wherever it is
+    state: after the last step.
+    scales: of each step of the last order.
+    Shapes: store as of `numbers_view`, for any location of the store
     """
 
     def __init__(self, plan: Plan, scaling: LossScaling, store: Array, state: ScaleState) -> None:
@@ -62,18 +63,18 @@ class ScaleTracker:
         self.scales: list[float] = []
 
     def begin(self, first: int) -> None:
-        """Have the state where the updates of the next steps, from `first` on, read it."""
+        """Write the state where the updates of the next steps, from `first` on, read it."""
         rows = np.array(self._store)
-        rows[:, self._plan.store.numbers :] = 0  # of steps that a task takes no part in
+        rows[:, self._plan.store.numbers :] = 0  # from steps in which a task has no groups
         rows[(first - 1) % MOST_STEPS, scale_columns(self._plan)] = self.state
         self._store[...] = rows
 
     def finish(
         self, first: int, count: int, overflow: Callable[[], str] = lambda: ""
     ) -> str | None:
-        """Take the state after the steps of an order; the reason why no step may follow.
+        """Read the state after the steps of an order; return the reason if no step may follow.
 
-        overflow: names the first gradient of the last step that is not finite
+        overflow: returns the first non-finite gradient of the last step.
         """
         rows, self.scales = np.asarray(self._store), []
         skipped, began = 0, self.state.scale
@@ -98,15 +99,15 @@ class ScaleTracker:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """The events of a step."""
+        """Return the events of a step."""
         found = {"train/loss_scale": self.state.scale}
-        if isfinite(self.norm):  # viewers of events draw no other
+        if isfinite(self.norm):  # event viewers cannot draw other values
             found["train/unclipped_grad_norm"] = self.norm
         return found
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """The state as a checkpoint has it."""
+        """Return the state as tensors of a checkpoint."""
         return {name: np.array(v) for name, v in zip(SCALE_KEYS, self.state, strict=True)}
 
 
@@ -118,12 +119,12 @@ def _with(line: str, overflow: Callable[[], str]) -> str:
 def scale_tracker(
     plan: Plan, numbers: Array | None, first: ScaleState | None
 ) -> ScaleTracker | None:
-    """The tracker of a plan whose loss is scaled; first: state that a training begins with."""
+    """Return the tracker of a plan with loss scaling; first: initial state of the training."""
     if plan.loss_scaling is None or numbers is None:
         return None
     return ScaleTracker(plan, plan.loss_scaling, numbers, first or plan.loss_scaling.first)
 
 
 def scale_of(values: Sequence[Array]) -> ScaleState:
-    """The state of a checkpoint's tensors, in the order of SCALE_KEYS."""
+    """Return the state from a checkpoint's tensors, in the order of SCALE_KEYS."""
     return ScaleState(*(float(value) for value in values))

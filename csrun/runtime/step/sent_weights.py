@@ -1,4 +1,4 @@
-"""Weights of a store as the wafer gets them: in mixed precision words, and float32 states."""
+"""Weights in the form sent to the wafer: in mixed precision 16-bit words, and float32 states."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from csrun.executable import Plan, aligned, flat_views
 from csrun.executable.arrays import Array, Bytes
 from csrun.executable.store_places import AnyStore
 
-NARROWED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
+NARROWED_AT_A_TIME = 1 << 15  # elements of a block, whose scratch arrays fit in a core's cache
 
 
 class SentWeights:
-    """The bytes of each group's newest weights.
+    """Bytes of each group's newest weights.
 
-    Updates write the words. Others write weights alone, so that a program that runs next narrows
-    them once. narrowed: called with a group after that.
+    Updates write the words. Other writers only write the weights, so the next program that runs
+    converts them once. narrowed: called with a group after the conversion.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class SentWeights:
         self._parts: list[list[Bytes]] = [[array.view(np.uint8)] for array in sent]
         if plan.storage is not None:
             self._add_states(plan)
-        self._new: set[int] = set()  # groups of which the words are those of the weights
+        self._new: set[int] = set()  # groups whose words match their weights
 
     def parts(self, group: int) -> list[Bytes]:
-        """The bytes of a group, one part after the other."""
+        """Return the bytes of a group, in parts."""
         self.refresh(group)
         return self._parts[group]
 
     def refresh(self, group: int) -> None:
-        """Have the words be those of the weights."""
+        """Update the words of a group from its weights."""
         if self._half is None or group in self._new:
             return
         narrow_weights(self._half, self._weights[group], self._words[group])
@@ -47,12 +47,12 @@ class SentWeights:
         self._narrowed(group)
 
     def refresh_all(self) -> None:
-        """The same, of all groups."""
+        """Update the words of all groups from their weights."""
         for group in range(len(self._weights)):
             self.refresh(group)
 
     def outdate(self) -> None:
-        """The weights may be written without their words."""
+        """Mark the words as stale, since the weights may have been written."""
         self._new.clear()
 
     def _add_states(self, plan: Plan) -> None:
@@ -67,7 +67,7 @@ class SentWeights:
 
 
 def narrow_weights(half: HalfFormat, weights: Array, words: Array) -> None:
-    """Words of flat weights."""
+    """Convert flat weights to words."""
     for start in range(0, len(weights), NARROWED_AT_A_TIME):
         piece = slice(start, start + NARROWED_AT_A_TIME)
         half.narrow(weights[piece], words[piece])

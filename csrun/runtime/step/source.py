@@ -20,7 +20,7 @@ from csrun.runtime.wire.run_time_clock import awake_s
 
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
-    """One global batch, and what counts in it."""
+    """One global batch, and its counts."""
 
     batch: Batch
     made: BatchCounts
@@ -30,27 +30,26 @@ class BatchSource(Protocol):
     """Global batches in order, one at a time."""
 
     def take(self) -> TakenBatch | None:
-        """The next batch, the same one until it is released; None at the end of the data."""
+        """Return the next batch, the same one until it is released; None at the end of the data."""
 
     def release(self) -> None:
-        """The batch taken last is no longer read."""
+        """Release the batch taken last."""
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """Cost of the batches taken since the last call."""
+        """Return the cost of the batches taken since the last call."""
 
 
 class RingSource:
-    """Batches of several streamers, taken in turn: batch k comes from streamer k mod N.
+    """Batches of several streamers in turn: batch k comes from streamer k mod N.
 
-    The data is at its end when the first streamer is; `to_the_last` goes on with the others, whose
-    data may be more.
+    The data end with the first streamer that ends; with `to_the_last` the others continue.
     """
 
     def __init__(
         self, rings: Sequence[RingReader], first_batch: int, to_the_last: bool = False
     ) -> None:
         self._all = list(enumerate(rings))
-        self._rings = list(self._all)  # those that have not ended
+        self._rings = list(self._all)  # streamers that have not ended
         self._turn = first_batch % len(rings)
         self._uses = [_UseCounter() for _ in rings]
         self._to_the_last = to_the_last
@@ -59,11 +58,13 @@ class RingSource:
 
     @property
     def slots(self) -> int:
-        """Batches that all rings together can hold."""
+        """Number of batches that all rings together can hold."""
         return sum(ring.slots for _, ring in self._rings)
 
     def begin(self, first: int, number: int) -> None:
-        """The next batch is number `first` of the pass of this number; others are thrown away."""
+        """Set the next batch to number `first` of the pass of this number; other batches are
+        discarded.
+        """
         if self._taken is not None:
             self.release()
         self._pass, self._rings = number, list(self._all)
@@ -72,7 +73,7 @@ class RingSource:
             ring.discard(number)
 
     def take(self) -> TakenBatch | None:
-        """The next batch, the same one until it is released; None at the end of the data."""
+        """Return the next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None:
             self._taken = self._take()
         return self._taken
@@ -84,7 +85,7 @@ class RingSource:
         streamer, ring = self._rings[self._turn]
         slot = ring.take()
         header = slot.header.tolist()
-        # A streamer may have filled slots of the last pass before it heard of this one.
+        # A streamer may have filled slots of the last pass before it learned of this one.
         while header[PASS] != self._pass:
             ring.release()
             slot = ring.take()
@@ -108,20 +109,21 @@ class RingSource:
         return self._take()
 
     def release(self) -> None:
-        """Give the slot back and go on to the next streamer."""
+        """Return the slot and continue with the next streamer."""
         self._taken = None
         self._rings[self._turn][1].release()
         self._turn = (self._turn + 1) % len(self._rings)
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """Cost of the batches taken since the last call, by streamer."""
+        """Return the cost of the batches taken since the last call, by streamer."""
         return tuple(use.read(turn) for turn, use in enumerate(self._uses) if use.batches)
 
 
 class FirstRows:
-    """The batches of another program, for one that computes on their first rows alone.
+    """Batches of another program, of which this one computes only the first rows.
 
-    inputs: of this program; whole: of the other.
+    inputs: of this program.
+    whole: of the other one.
 
     Raises: CsrunError as `require_first_rows`
     """
@@ -134,9 +136,9 @@ class FirstRows:
         self._most = inputs[0].shape[0]
 
     def take(self) -> TakenBatch | None:
-        """The next batch; None at the end of the data.
+        """Return the next batch; None at the end of the data.
 
-        Raises: CsrunError for one of more samples, which the other program can take
+        Raises: CsrunError for one with more samples, which only the other program can compute
         """
         taken = self._source.take()
         if taken is None:
@@ -149,18 +151,18 @@ class FirstRows:
         return TakenBatch(tuple(array[: self._most] for array in taken.batch), taken.made)
 
     def release(self) -> None:
-        """The batch taken last is no longer read."""
+        """Release the batch taken last."""
         self._source.release()
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """Cost of the batches taken since the last call."""
+        """Return the cost of the batches taken since the last call."""
         return self._source.used()
 
 
 def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) -> None:
-    """See that a program of these inputs can take the first rows of another's batches.
+    """Check that a program with these inputs can use the first rows of another's batches.
 
-    Raises: CsrunError where they differ in anything but a smaller number of samples
+    Raises: CsrunError if they differ in anything but a smaller number of samples
     """
     if not are_first_rows(inputs, whole):
         ours, theirs = (", ".join(map(_text, specs)) for specs in (inputs, whole))
@@ -171,7 +173,7 @@ def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) 
 
 
 def are_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) -> bool:
-    """Return whether they differ in nothing but a smaller number of samples."""
+    """Return whether they only differ in a smaller number of samples."""
     rows = inputs[0].shape[0]
     cut = [replace(spec, shape=(rows, *spec.shape[1:])) for spec in whole]
     return list(inputs) == cut and rows <= whole[0].shape[0]
@@ -182,9 +184,9 @@ def _text(spec: InputSpec) -> str:
 
 
 class InProcessSource:
-    """The dataset of this process, through one slot with the same checks and conversions.
+    """Data set of this process, through one slot with the same checks and conversions.
 
-    The step waits for all of what a batch takes to make.
+    A step waits for the complete production of its batch.
     """
 
     def __init__(
@@ -202,17 +204,17 @@ class InProcessSource:
         self._taken: TakenBatch | None = None
 
     def begin(self, first: int, last: int | None) -> None:
-        """Give batches from `first` on, up to `last`."""
+        """Start with batch `first`, up to `last`."""
         self._taken = None
         self._maker.begin(BatchNumbers(first, last=last))
 
     def stage(self, number: int) -> str | None:
-        """The name of a stage; None for an unknown one."""
+        """Return the name of a stage; None for an unknown one."""
         names = self._maker.meter.stages
         return names[number] if 0 <= number < len(names) else None
 
     def take(self) -> TakenBatch | None:
-        """The next batch, the same one until it is released; None at the end of the data."""
+        """Return the next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None and (made := self._maker.make(self._slot)) is not None:
             cost = self._maker.meter.cost
             self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
@@ -220,16 +222,16 @@ class InProcessSource:
         return self._taken
 
     def release(self) -> None:
-        """The one slot is free from then on."""
+        """Release the only slot."""
         self._taken = None
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """Cost of the batches taken since the last call."""
+        """Return the cost of the batches taken since the last call."""
         return (self._use.read(0),)
 
 
 class _UseCounter:
-    """A `StreamerUse` as it grows, and its start again when it is read."""
+    """Accumulates a `StreamerUse`; reading it resets it."""
 
     __slots__ = ("batches", "produce_ns", "slowest", "slowest_ns", "wait_s")
 

@@ -1,6 +1,6 @@
-"""Numbers that come with each step, such as a learning rate that nobody knows before.
+"""Numbers passed with each step, such as a learning rate that is not known in advance.
 
-And the norm of the step's gradients, which the updates write where they clip them.
+Also the norm of the step's gradients, which updates write if they clip.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from csrun.executable.arrays import Array
 
 
 class StepNumbers:
-    """The numbers of the steps as the chief writes them where the updates read them.
+    """Numbers of the steps, written by the chief where the updates read them.
 
-    Nobody reads them between two orders: an order is over when its updates are made.
-    count: of the numbers. Shapes: store float64[MOST_STEPS, count + 1, or more], wherever it is;
-    None when no number is read
+    They are not read between two orders, since all updates of an order are complete at its end.
+    count: number of numbers per step. Shapes: store float64[MOST_STEPS, count + 1, or more], for
+        any location of the store; None if no number is read
     """
 
     def __init__(self, store: Array | None, count: int) -> None:
@@ -24,16 +24,16 @@ class StepNumbers:
         self._rows = np.zeros((MOST_STEPS, 1) if store is None else store.shape)
 
     def put(self, first: int, numbers: Sequence[Sequence[float]]) -> None:
-        """The numbers of the steps from `first` on, of MOST_STEPS at most."""
+        """Write the numbers of the steps from `first` on, MOST_STEPS at most."""
         if self._store is None:
             return
         steps = np.arange(first, first + len(numbers)) % MOST_STEPS
-        read = self._count  # what comes after is the updates' own, or begins anew
+        read = self._count  # later columns are written by updates, or reset
         self._rows[steps, :read] = np.asarray(numbers)[:, :read]
         self._store[...] = self._rows
 
     def norms(self, first: int, count: int) -> list[float]:
-        """Norms of the gradients of steps of the last order; zeros where they are not clipped."""
+        """Return the gradient norms of steps of the last order; zeros without clipping."""
         if self._store is None:
             return [0.0] * count
         steps = np.arange(first, first + count) % MOST_STEPS
@@ -41,5 +41,5 @@ class StepNumbers:
         return found
 
     def of(self, step: int, index: int) -> float:
-        """Number `index` of one of the last MOST_STEPS steps."""
+        """Return number `index` of one of the last MOST_STEPS steps."""
         return float(self._rows[step % MOST_STEPS, index])

@@ -1,8 +1,8 @@
-"""SwarmX on one machine: what wafers have in common, in the store that all of them have mapped.
+"""SwarmX on one machine: data that the wafers share in the store, which all of them map.
 
-Weights are broadcast by being there once. Each wafer takes its rows of the global batch and has a
-place of its own for gradients; MemoryX adds them in the order of the systems, whichever comes
-first, so that no sum depends on that. A step's update waits for the loss of all parts.
+Weights are broadcast by being mapped. Each wafer takes its rows of the global batch and has
+separate gradients, which MemoryX adds in the order of the systems regardless of arrival, so sums
+are deterministic. A step's update waits for the loss of all parts.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,14 +20,14 @@ from csrun.runtime.wire.messages import StreamerUse
 
 
 class SystemShare:
-    """A system's rows of each global batch; what counts is said of the whole."""
+    """A system's rows of each global batch; counts are those of the full batch."""
 
     def __init__(self, source: BatchSource, plan: Plan, system: int) -> None:
         self._source = source
         self._rows = slice(system * share_of(plan), (system + 1) * share_of(plan))
 
     def take(self) -> TakenBatch | None:
-        """The rows of the next batch; None at the end of the data."""
+        """Return the rows of the next batch; None at the end of the data."""
         taken = self._source.take()
         if taken is None:
             return None
@@ -35,19 +35,19 @@ class SystemShare:
         return TakenBatch(tuple(own), taken.made)
 
     def release(self) -> None:
-        """The batch taken last is no longer read."""
+        """Release the batch taken last."""
         self._source.release()
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """Cost of the batches taken since the last call."""
+        """Return the cost of the batches taken since the last call."""
         return self._source.used()
 
 
 class Ballot:
-    """The loss's parts of a step, each written before its system's first gradients are delivered.
+    """Partial losses of a step, each written before its system's first gradients are delivered.
 
-    MemoryX counts them before it makes an update, and each wafer reads that before its next step.
-    Each of its tasks, by its number, has all parts in its own store, and counts for itself.
+    MemoryX adds them before it makes an update, and each wafer reads the result before its next
+    step. Each MemoryX task, by its index, has all parts in its own store, and adds them itself.
     """
 
     def __init__(self, plan: Plan, store: AnyStore, server: int = 0) -> None:
@@ -57,35 +57,36 @@ class Ballot:
         self._parts, self._sum = losses[:-1], losses[-1:]
 
     def put(self, system: int, loss_sum: float) -> None:
-        """A system's part of the loss."""
+        """Write a system's part of the loss."""
         self._parts[system] = loss_sum
 
     def count(self) -> bool:
-        """Add all of them up; whether they make a number."""
-        # In the order of the systems, whichever part came first: the sum has the same bits in each
-        # run.
+        """Add all parts; return whether the sum is finite."""
+        # In the order of the systems, regardless of arrival: the sum has the same bits in each run.
         self._sum[0] = sum(self._parts.tolist())
         return self.is_number
 
     @property
     def is_number(self) -> bool:
-        """Return whether they did, when they were counted."""
+        """Return whether the sum was finite, after it was computed."""
         return isfinite(self._sum[0])
 
 
 class Votes(Protocol):
-    """A ballot as a wafer has it, wherever its parts are added up."""
+    """A wafer's side of a ballot, wherever the parts are added."""
 
     def put(self, system: int, loss_sum: float) -> None:
-        """A system's part of the loss."""
+        """Write a system's part of the loss."""
 
     @property
     def is_number(self) -> bool:
-        """Return whether all parts make one, when they were counted."""
+        """Return whether the sum of all parts is finite, once it was computed."""
 
 
 def ballots_of(plan: Plan, store: AnyStore, server_of: Sequence[int]) -> dict[int, Ballot]:
-    """Ballots of all MemoryX tasks, each by the group that the task gets first in a step."""
+    """Return the ballots of all MemoryX tasks, each by the group that the task receives first in a
+    step.
+    """
     first_of: dict[int, int] = {}
     for group in plan.deliveries:
         first_of.setdefault(server_of[group], group)
@@ -93,17 +94,17 @@ def ballots_of(plan: Plan, store: AnyStore, server_of: Sequence[int]) -> dict[in
 
 
 class Verdict(Protocol):
-    """Decision whether a step becomes an update, by its loss."""
+    """Decision, by its loss, whether a step becomes an update."""
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
-        """Return whether the step goes on and delivers the groups of `completes`, if any."""
+        """Return whether the step continues and delivers the groups of `completes`, if any."""
 
     def is_applied(self, loss_sum: float) -> bool:
-        """Return whether the step goes on and delivers the groups of `completes`, if any."""
+        """Return whether the step is applied."""
 
 
 class _SingleVote:
-    """Vote of one system: a NaN loss ends the step before anything is delivered."""
+    """Decision of a single system: a non-finite loss ends the step before anything is delivered."""
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
         return isfinite(loss_sum)
@@ -116,12 +117,14 @@ ALONE = _SingleVote()
 
 
 class Vote:
-    """Vote of several systems' training; ballots: as of `ballots_of`.
+    """Decision in a training of several systems; ballots: as `ballots_of` returns them.
 
-    All gradients are delivered whatever a system's part of the loss is, as MemoryX awaits them of
-    every one. A task has counted the parts of a step before the next one's are there: its groups
-    are used, and so awaited, in the forward pass. await_first: waits until MemoryX has the step's
-    first group's of all, and has counted the parts.
+    All gradients are delivered regardless of a system's part of the loss, because MemoryX waits for
+    those of every system. A task has added the parts of a step before those of the next one arrive:
+    its groups are used, and so awaited, in the forward pass.
+
+    await_first: waits until MemoryX has all gradients of the step's first group, and has added the
+        parts.
     """
 
     def __init__(
@@ -132,14 +135,14 @@ class Vote:
         self._await_first = await_first
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
-        """Return True; the part of the loss is there before a task's first gradients."""
+        """Return True; the part of the loss is written before a task's first gradients."""
         for group in completes:
             if (ballot := self._ballots.get(group)) is not None:
                 ballot.put(self._system, loss_sum)
         return True
 
     def is_applied(self, loss_sum: float) -> bool:
-        """Return whether the parts of all systems make a number, once that is known."""
+        """Return whether the sum over all systems is finite, waiting for it."""
         if not isfinite(loss_sum):
             return False
         self._await_first()
@@ -147,7 +150,9 @@ class Vote:
 
 
 class SystemGradientSum:
-    """The gradients of several systems, added to the first one's in the order of the systems."""
+    """Sum of the gradients of several systems, added to the first one's in the order of the
+    systems.
+    """
 
     def __init__(self, plan: Plan, store: Bytes) -> None:
         views = [flat_views(of_system(plan, system), store) for system in range(plan.systems)]
@@ -159,7 +164,7 @@ class SystemGradientSum:
         ]
 
     def add(self, group: int, system: int) -> None:
-        """The group's gradients of this system, after those of the systems before it."""
+        """Add the group's gradients of this system, after those of the earlier systems."""
         if system:
             first, part = self._parts[group][0], self._parts[group][system]
             np.add(first, part, out=first)

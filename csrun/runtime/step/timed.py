@@ -1,6 +1,6 @@
-"""Timing of the steps' wait for weights: two clock reads at each visit's entry.
+"""Measurement of the steps' waits for weights: two clock reads at each visit's entry.
 
-Of a wafer that stands still while it waits that time is its own (`run_time_clock`).
+Waits are measured with a clock that stops while the process is stopped (`run_time_clock`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,15 +12,16 @@ from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.run_time_clock import awake_s
 
-WHOLE_STEP = -1  # in a visit's place, where minibatches flow through all of them
+WHOLE_STEP = -1  # in place of a visit, if minibatches flow through all of them
 
 
 class TimedWeights:
-    """Weights, and how long `enter` and `settle` took since that was read last.
+    """Weights that measure the time in `enter` and `settle` since the last `read`.
 
-    weights_s: of visits but the first, and of `wait`; first_group_s: of the first, whose updates
-    are the last of the step before, and of settling, which waits for them at the end of an order.
-    Neither counts what a checkpoint held back.
+    weights_s: waits of all visits but the first, and of `wait`.
+    first_group_s: waits of the first visit, whose updates are the previous step's last ones, and of
+        settling, which waits for them at the end of an order.
+    Neither includes the time for which a checkpoint held updates back.
     """
 
     def __init__(self, weights: Weights, recorder: SpanRecorder) -> None:
@@ -32,10 +33,10 @@ class TimedWeights:
         return self._weights.held_s
 
     def begin(self) -> None:
-        """The visits of a step that is traced come."""
+        """Begin a traced step."""
 
     def enter(self, visit: int) -> None:
-        """Have the weights of the visit's groups where its function reads them."""
+        """Make the weights of the visit's groups available to its function."""
         taken = self._timed(lambda: self._weights.enter(visit))
         if visit:
             self.weights_s += taken
@@ -43,11 +44,11 @@ class TimedWeights:
             self.first_group_s += taken
 
     def deliver(self, group: int, step: StepState) -> None:
-        """The group's gradients of this step are complete in the store."""
+        """Deliver the group's gradients of this step, which are complete."""
         self._weights.deliver(group, step)
 
     def loss_scale(self, step: int) -> float:
-        """Factor of the loss of the step that begins."""
+        """Return the loss scale of the step that begins."""
         found = 1.0
 
         def look() -> None:
@@ -58,26 +59,26 @@ class TimedWeights:
         return found
 
     def settle(self) -> None:
-        """Wait until every delivered gradient has become an update."""
+        """Wait until every delivered gradient has been applied."""
         self.first_group_s += self._timed(self._weights.settle)
 
     def wait(self, until: Callable[[], None]) -> None:
-        """Have a step wait for what others do with its gradients."""
+        """Measure a wait of a step for the use of its gradients elsewhere."""
         self.weights_s += self._timed(until)
 
     def leave(self) -> None:
-        """Another program runs next."""
+        """Release the weights: another program runs next."""
         self._weights.leave()
 
     def resume(self) -> None:
-        """Resume: it runs next, and another one has run before it."""
+        """Resume after another program has run."""
         self._weights.resume()
 
     def read(self) -> tuple[float, float, float]:
-        """`weights_s`, `first_group_s` and what a checkpoint held back; they begin again.
+        """Return `weights_s`, `first_group_s` and the time of checkpoints, and reset them.
 
-        A MemoryX on another machine tells of what it held back later than that was waited for,
-        perhaps in the other one of the two: then this one is less than none.
+        A MemoryX on another machine reports the time of checkpoints later than the wait, perhaps
+        after the other kind of wait; that value can then be negative.
         """
         weights_s, first_group_s, held_s = self.weights_s, self.first_group_s, self._weights.held_s
         found = (
@@ -95,14 +96,14 @@ class TimedWeights:
 
 
 def updated(updates: Updates, group: int, step: StepState, recorder: SpanRecorder) -> Sequence[int]:
-    """Give a group's gradients to the learning algorithm, which is traced; as `Updates.deliver`."""
+    """Deliver a group's gradients to the update, with a trace; as `Updates.deliver`."""
     return _recorded(lambda: updates.deliver(group, step), group, step, recorder)
 
 
 def applied(
     updates: Updates, squares: float, step: StepState, recorder: SpanRecorder
 ) -> Sequence[int]:
-    """Have all groups updated, which is traced as the last one's; as `Updates.apply`."""
+    """Update all groups, traced as the last one's update; as `Updates.apply`."""
     last = updates.order[-1]
     return _recorded(lambda: updates.apply(squares, step), last, step, recorder)
 
@@ -119,9 +120,9 @@ def _recorded(
 
 
 def timed(weights: Weights, recorder: SpanRecorder, is_resident: bool) -> TimedWeights:
-    """The weights with what records their visits, if any are to be.
+    """Return the weights with the recording of their visits, if steps are traced.
 
-    is_resident: they are where they are computed with, so that none come and updates are made here.
+    is_resident: weights are used in place, so none are transferred and updates are made here.
     """
     if recorder.steps is None:
         return TimedWeights(weights, recorder)
@@ -129,21 +130,21 @@ def timed(weights: Weights, recorder: SpanRecorder, is_resident: bool) -> TimedW
 
 
 class TracedWeights(TimedWeights):
-    """The same, which records visits as they come and go, of the steps that are traced."""
+    """The same, with spans of the visits of traced steps."""
 
     def __init__(self, weights: Weights, recorder: SpanRecorder, is_resident: bool) -> None:
         super().__init__(weights, recorder)
         self._is_resident = is_resident
         self._delivered = SpanKind.UPDATE if is_resident else SpanKind.GRADIENTS
         self._visit = WHOLE_STEP
-        self._began_ns: int | None = None  # of computing the visit
+        self._began_ns: int | None = None  # start of the visit's computation
 
     def begin(self) -> None:
-        """The visits of a step that is traced come."""
+        """Begin a traced step."""
         self._visit, self._began_ns = WHOLE_STEP, perf_counter_ns()
 
     def enter(self, visit: int) -> None:
-        """Have the weights of the visit's groups where its function reads them."""
+        """Make the weights of the visit's groups available to its function."""
         if not self.recorder.is_on:
             super().enter(visit)
             return
@@ -156,7 +157,7 @@ class TracedWeights(TimedWeights):
             self.recorder.add(SpanKind.WEIGHTS, visit, began, self._began_ns)
 
     def deliver(self, group: int, step: StepState) -> None:
-        """The group's gradients of this step are complete in the store."""
+        """Deliver the group's gradients of this step, which are complete."""
         if not self.recorder.is_on:
             super().deliver(group, step)
             return
@@ -166,7 +167,7 @@ class TracedWeights(TimedWeights):
         self.recorder.add(self._delivered, group, began)
 
     def settle(self) -> None:
-        """Wait until every delivered gradient has become an update."""
+        """Wait until every delivered gradient has been applied."""
         began = perf_counter_ns()
         super().settle()
         if self.recorder.is_on and not self._is_resident:

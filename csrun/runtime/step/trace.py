@@ -1,8 +1,8 @@
-"""Spans of time of the steps that are traced, in a ring that each process makes beforehand.
+"""Time spans of traced steps, in a ring that each process allocates in advance.
 
-What a span costs is a look at the clock and a row of numbers, and of steps that are not traced a
-comparison. The chief has the rings of its machine mapped, so that what a process did last is there
-when it was killed; for those of other machines it asks when the last step is done.
+A span costs two clock reads and a row of numbers; in steps that are not traced, a comparison. The
+chief maps the rings of its machine, so the last spans of a killed process are available; it
+requests those of other machines after the last step.
 """
 
 from collections.abc import Iterator
@@ -23,34 +23,35 @@ from csrun.runtime.wire.tcp import TcpChannel
 
 Spans = npt.NDArray[np.int64]
 
-COLUMNS = 5  # kind, program, number, its begin and end in nanoseconds
-ROWS = 1 << 15  # of a ring
+COLUMNS = 5  # kind, program, number, start and end in nanoseconds
+ROWS = 1 << 15  # bytes of a ring
 ROW_BYTES = 8 * COLUMNS
-RING_BYTES = (1 + ROWS) * ROW_BYTES  # before the rows there is one that begins with their count
-PART_ROWS = 1 << 10  # of a message, which is allowed more
+RING_BYTES = (1 + ROWS) * ROW_BYTES  # the first row has the count of rows
+PART_ROWS = 1 << 10  # bytes of a message, below the limit of a message
 
 
 class SpanKind(IntEnum):
-    """Activity of a process; each kind is a track. Its number is of a step or as said."""
+    """Activity of a process; each kind is a track. The number is that of a step unless noted."""
 
     INPUT = 0
-    WEIGHTS = 1  # number: of the visit
-    COMPUTE = 2  # number: of the visit
-    GRADIENTS = 3  # number: of the group
+    WEIGHTS = 1  # number of the visit
+    COMPUTE = 2  # number of the visit
+    GRADIENTS = 3  # number of the group
     SETTLE = 4
-    UPDATE = 5  # number: of the group
+    UPDATE = 5  # number of the group
     BATCH = 6
     ORDER = 7
     CHECKPOINT = 8
     LOG = 9
-    LAYER = 10  # number: of the program's mark
+    LAYER = 10  # number of the program's mark
 
 
 class SpanRecorder:
-    """The ring of a process. steps: the first and the last global step to trace, from 1 on.
+    """Ring of a process; steps: first and last global step to trace, from 1.
 
-    is_on: whether the step at hand is one of them. program: the number of the one at hand.
-    Shapes: memory uint8[RING_BYTES], which is zero; its own without one
+    is_on: whether the current step is traced.
+    program: number of the current program.
+    Shapes: memory uint8[RING_BYTES], zero; allocated if None
     """
 
     def __init__(self, steps: tuple[int, int] | None, memory: Bytes | None = None) -> None:
@@ -63,27 +64,27 @@ class SpanRecorder:
         self.is_on = False
 
     def at(self, index: int) -> bool:
-        """Step number `index`, from 0 on, is at hand; whether it is traced."""
+        """Set the current step to number `index`, from 0; return whether it is traced."""
         self.is_on = self._first <= index + 1 <= self._last
         return self.is_on
 
     def covers(self, first: int, count: int) -> bool:
-        """Return whether any of so many steps, from number `first` on, is traced."""
+        """Return whether any of `count` steps from number `first` on is traced."""
         return first + 1 <= self._last and first + count >= self._first
 
     def add(self, kind: SpanKind, number: int, began_ns: int, ended_ns: int | None = None) -> None:
-        """A span that ends now, or then. The oldest makes room where there is none."""
+        """Add a span that ends now, or at a given time; a full ring overwrites the oldest one."""
         end = perf_counter_ns() if ended_ns is None else ended_ns
         self._rows[1 + self._count % ROWS] = kind, self.program, number, began_ns, end
         self._count += 1
-        self._rows[0, 0] = self._count  # last: a row that is counted is whole
+        self._rows[0, 0] = self._count  # last, so that counted rows are complete
 
     def spans(self) -> Spans:
-        """Spans of the ring; as `spans_in`."""
+        """Return the spans of the ring, as `spans_in`."""
         return spans_in(self._memory)
 
     def parts(self) -> Iterator[bytes]:
-        """The same as bytes that fit into messages, and none at their end."""
+        """Yield the spans as bytes for messages, then empty bytes."""
         spans = self.spans()
         for start in range(0, len(spans), PART_ROWS):
             yield spans[start : start + PART_ROWS].tobytes()
@@ -91,23 +92,25 @@ class SpanRecorder:
 
 
 def shared_recorder(steps: tuple[int, int] | None, chief: Channel) -> SpanRecorder:
-    """One whose ring the chief gets, if any steps are traced and it is on this machine."""
+    """Return the recorder, with a ring shared with the chief if steps are traced and it is on this
+    machine.
+    """
     if steps is None or isinstance(chief, TcpChannel):
         return SpanRecorder(steps)
     with closing(SharedMemory.create("trace", RING_BYTES, ranges=())) as memory:
         chief.send(TraceRing(), (memory.descriptor,))
-        return SpanRecorder(steps, memory.bytes)  # its mapping stays
+        return SpanRecorder(steps, memory.bytes)  # the mapping stays valid
 
 
 class LayerMarks:
-    """Marks of a program's layers, for the steps that are traced."""
+    """Layer marks of a program, for traced steps."""
 
     def __init__(self, recorder: SpanRecorder) -> None:
         self._recorder = recorder
         self._layer, self._began_ns = NO_LAYER, 0
 
     def __call__(self, layer: int) -> None:
-        """This layer begins, or none, and the one before ends."""
+        """Record that this layer begins, or none, and that the previous one ends."""
         if not self._recorder.is_on:
             return
         now = perf_counter_ns()
@@ -117,10 +120,10 @@ class LayerMarks:
 
 
 def spans_in(ring: Bytes) -> Spans:
-    """Spans of a ring, on the wall clock: nanoseconds since the epoch."""
+    """Return the spans of a ring in wall-clock time: nanoseconds since the epoch."""
     rows = _rows_of(ring)
     found = rows[1 : 1 + min(int(rows[0, 0]), ROWS)].copy()
-    # Spans are monotonic times of one machine; only the wall clock is common to all.
+    # Spans have monotonic times of one machine; only the wall clock is common to all.
     found[:, -2:] += time_ns() - perf_counter_ns()
     return found
 
@@ -131,6 +134,6 @@ def _rows_of(ring: Bytes) -> Spans:
 
 
 def spans_of(data: bytes) -> Spans:
-    """Spans that came as bytes."""
+    """Decode spans received as bytes."""
     found: npt.NDArray[Any] = np.frombuffer(data, np.int64).reshape(-1, COLUMNS)
     return found

@@ -1,8 +1,8 @@
-"""A checkpoint is copied while the next step runs: an update waits until what it changes is copied.
+"""Gate between a checkpoint being copied and the updates of the next steps.
 
-The tensors are copied in the order in which a step updates them, who copies counts them, and who
-updates takes from that count. In a step the forward pass and most of the backward pass lie
-before the first update, so that there is rarely anything to wait for.
+Tensors are copied in the order in which a step updates them. The copying side counts them, and an
+update waits until the tensors that it changes are counted. In a step, the forward pass and most of
+the backward pass precede the first update, so waits are rare.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,11 @@ from csrun.runtime.wire.run_time_clock import awake_s
 
 
 class UpdateGate:
-    """The updating side, one for all programs over a store. owner: the plan that it is laid out by.
+    """Updating side of the gate, one for all programs over a store; owner: plan of its layout.
 
-    Its tensors are numbered from 1 on, in the order of their copying; own: those of these groups.
-    held_s: how long updates have waited so far, in seconds.
+    Tensors are numbered from 1 in the order of copying.
+    own: groups that this process updates.
+    held_s: total time that updates have waited, in seconds.
     """
 
     def __init__(self, owner: Plan, own: Own = None) -> None:
@@ -28,17 +29,17 @@ class UpdateGate:
         self.held_s = 0.0
 
     def hold(self, take: Callable[[], object]) -> int:
-        """From here on nothing is copied yet; `take` waits for one more tensor of so many."""
+        """Start a copy of this many tensors: none is copied yet; `take` waits for one more."""
         self._take, self._copied = take, 0
         return len(self._numbers)
 
     def last_of_groups(self, plan: Plan) -> list[int]:
-        """For each group of a program the number of the tensor that is copied last of it."""
+        """Return for each group of a program the number of its tensor that is copied last."""
         numbers = ([self._numbers.get(name, 0) for name in names] for names in _tensors(plan))
         return [max(own, default=0) for own in numbers]
 
     def wait(self, last: int) -> None:
-        """Until the tensor of this number is copied, and all before it."""
+        """Wait until the tensors up to this number are copied."""
         if self._take is None or self._copied >= last:
             return
         began = awake_s()
@@ -49,9 +50,9 @@ class UpdateGate:
 
 
 def copying_order(plan: Plan, own: Own = None) -> tuple[str, ...]:
-    """Tensors of the state by name, in the order in which a step updates them.
+    """Return the tensors of the state by name, in the order in which a step updates them.
 
-    own: of these groups alone
+    own: only of these groups.
     """
     tensors, layout = _tensors(plan), state_layout(plan, own)
     first = chain.from_iterable(tensors[group] for group in plan.deliveries)
@@ -59,7 +60,9 @@ def copying_order(plan: Plan, own: Own = None) -> tuple[str, ...]:
 
 
 def _tensors(plan: Plan) -> list[list[str]]:
-    """The weights that a group has, or has a part of, and their optimizer state, by name."""
+    """Return the weights of a group, or of which it has a shard, and their optimizer state, by
+    name.
+    """
     group_of = {layer.name: layer.group for layer in plan.layers}
     state, prefixes = state_layout(plan), ["", *(f"{slot.name}/" for slot in plan.store.slots)]
     found: list[list[str]] = [[] for _ in plan.groups]

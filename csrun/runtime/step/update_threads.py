@@ -1,8 +1,8 @@
-"""The threads of MemoryX that update: both halves of a large group at once.
+"""Update threads of MemoryX: both halves of a large group concurrently.
 
-Which elements a half has is the program's; so bits do not depend on who makes it. That is the
-other thread if it has begun with its half when the first one is done, which it has not where other
-work has the processors: then nobody waits for it.
+The program defines the elements of a half, so the bits do not depend on the thread. If the second
+thread has not started its half when the first one is done, because other work uses the CPUs, the
+first thread computes that half, too.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from csrun.executable.bind import Halves
 
 
 class UpdateThreads:
-    """A thread next to the one that asks for updates, if the task has a processor for it."""
+    """A thread next to the one that requests updates, if the task has a CPU for it."""
 
     def __init__(self, processors: int) -> None:
         self._beside = ThreadPoolExecutor(1, "update") if processors > 1 else None
 
     def over(self, program: UpdateProgram) -> UpdateProgram:
-        """The same program, which runs two halves at once."""
+        """Return the same program with concurrent halves."""
         if self._beside is None:
             return program
         whole = enumerate(program.update)
@@ -33,7 +33,7 @@ class UpdateThreads:
         )
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Stop the thread."""
         if self._beside is not None:
             self._beside.shutdown()
 
@@ -45,7 +45,7 @@ class UpdateThreads:
         def update(step: StepState) -> None:
             done = beside.submit(_quiet, back, step)
             front(step)
-            # It has not begun, as others have the processor: not waited for.
+            # It has not started, because other work uses the CPU: do not wait for it.
             if done.cancel():
                 back(step)
             else:
@@ -54,6 +54,6 @@ class UpdateThreads:
         return update
 
 
-@np.errstate(all="ignore")  # which each thread has for itself
+@np.errstate(all="ignore")  # thread-local
 def _quiet(update: Callable[[StepState], None], step: StepState) -> None:
     update(step)

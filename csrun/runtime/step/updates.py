@@ -1,4 +1,4 @@
-"""Updates of a program from its gradients: group by group, or of all at once."""
+"""Updates of a program from its gradients: group by group, or of all groups at once."""
 
 from collections.abc import Sequence
 from math import isfinite, sqrt
@@ -11,16 +11,16 @@ from csrun.runtime.step.scale_rows import scale_rows
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.store.pages import GroupPages
 
-ROUNDING = 1e-6  # added to a norm before it divides, as torch.nn.utils.clip_grad_norm_ does
+ROUNDING = 1e-6  # added to the norm before the division, as in torch.nn.utils.clip_grad_norm_
 
 
 class Updates:
-    """The learning algorithm: gradients in, updates out, in the order of the plan's deliveries.
+    """Application of gradients, in the order of the plan's deliveries.
 
     A group's weights are not read again in a step once its gradients are complete, so its update
-    follows at once, or as soon as a checkpoint has its old values; or, where the gradients are
-    clipped to a global norm, when all are there. Of several tasks each has groups of its `own`, and
-    the norm is that of the gradients of all. It is written into the step's row of `numbers`.
+    follows at once, or as soon as a checkpoint has copied its old values. With clipping to a global
+    norm all gradients must be complete first. Of several tasks each has its `own` groups; the norm
+    is over the gradients of all, and is written to the step's row of `numbers`.
 
     Shapes: numbers as of `numbers_view`
     """
@@ -49,11 +49,13 @@ class Updates:
 
     @property
     def held_s(self) -> float:
-        """Seconds that they have waited for checkpoints so far."""
+        """Seconds for which updates have waited for checkpoints so far."""
         return self._gate.held_s
 
     def deliver(self, group: int, step: StepState) -> Sequence[int]:
-        """The group's gradients are in the store: the groups that are updated now."""
+        """Note that the group's gradients are in the store; return the groups that are updated now.
+        now.
+        """
         if not self._measures:
             return self._update((group,), step)
         self._squares += self._program.squares[group]()
@@ -63,14 +65,14 @@ class Updates:
         return self.apply(total(self.measured()), step)
 
     def measured(self) -> list[float]:
-        """The sums of squares of the step's gradients, one a parameter: they begin again."""
+        """Return the sums of squares of the step's gradients, one per parameter, and reset them."""
         squares, self._squares = self._squares, []
         return squares
 
     def apply(self, squares: float, step: StepState) -> Sequence[int]:
-        """Update all groups by gradients that are clipped: this is the sum of all their squares.
+        """Update all groups with clipped gradients; total: sum of the squares of all of them.
 
-        Where the loss is scaled, they are unscaled, and a step of no finite norm is skipped.
+        With loss scaling the gradients are unscaled, and a step without a finite norm is skipped.
         """
         if not self._measures:
             return self._update(self.order, step)
@@ -87,7 +89,7 @@ class Updates:
         return self._update(self.order, step, is_applied)
 
     def loss_scale(self, step: int) -> float:
-        """Factor of the loss of a step, of which the one before it is done."""
+        """Return the loss scale of a step, after the previous step is complete."""
         return 1.0 if self._scales is None else self._scales.before(step).scale
 
     def _update(
@@ -105,10 +107,10 @@ class Updates:
 
 
 def clipping(norm: float, longest: float) -> float:
-    """Factor that clips gradients of a global norm to `longest`.
+    """Return the factor that clips gradients of a global norm to `longest`.
 
     Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
     """
     factor = longest / (norm + ROUNDING)
-    # The comparison is false for a NaN, which then reaches the weights, as in PyTorch.
-    return 1.0 if factor > 1 else factor  # NaN stays
+    # The comparison is false for NaN, which then reaches the weights, as in PyTorch.
+    return 1.0 if factor > 1 else factor  # NaN is preserved

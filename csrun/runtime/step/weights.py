@@ -1,4 +1,4 @@
-"""Weights: where a wafer has them, and what becomes of its gradients."""
+"""Weights on a wafer, and delivery of its gradients, for each kind of store."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,51 +24,51 @@ class Weights(Protocol):
 
     @property
     def held_s(self) -> float:
-        """Seconds that steps have waited so far for a checkpoint that pauses updates."""
+        """Seconds for which steps have waited so far for a checkpoint that holds back updates."""
 
     def enter(self, visit: int) -> None:
-        """Have the weights of the visit's groups where its function reads them."""
+        """Make the weights of the visit's groups available to its function."""
 
     def deliver(self, group: int, step: StepState) -> None:
-        """The group's gradients of this step are complete in the store."""
+        """Deliver the group's gradients of this step, which are complete in the store."""
 
     def loss_scale(self, step: int) -> float:
-        """Factor of the loss of the step that begins."""
+        """Return the loss scale of the step that begins."""
 
     def settle(self) -> None:
-        """Wait until every delivered gradient has become an update."""
+        """Wait until every delivered gradient has been applied."""
 
     def leave(self) -> None:
-        """Another program runs next: what the arena holds of the weights will be there no more."""
+        """Release the weights: another program runs next and overwrites those in the arena."""
 
     def resume(self) -> None:
-        """Resume: it runs next, and is not the one that has run last, if any has."""
+        """Resume a program that was not the last one to run, or is the first."""
 
 
 class Turns:
-    """Turn of the programs of a run: the arena holds weights of the one that has run last."""
+    """Tracks which program's weights are in the arena: those of the last one that ran."""
 
     def __init__(self) -> None:
         self._last: Weights | None = None
 
     def take(self, weights: Weights) -> bool:
-        """The program with these runs next: whether that is another one than before."""
+        """Set the program that runs next; return whether it is another one than before."""
         if self._last is weights:
             return False
         if self._last is not None:
             self._last.leave()
-        weights.resume()  # the first one to run, too: it need not be the first one loaded
+        weights.resume()  # also for the first one that runs, which need not be the first one loaded
         self._last = weights
         return True
 
     def forget(self) -> None:
-        """The store was written: what the arena has of its weights is old."""
+        """Note that the store was written, so the weights in the arena are stale."""
         if self._last is not None:
             self._last.leave()
             self._last = None
 
     def end(self, weights: Weights) -> None:
-        """The program with these does not run again."""
+        """Note that a program does not run again."""
         if self._last is weights:
             self.forget()
 
@@ -84,7 +84,7 @@ class ResidentWeights:
         return self._updates.held_s
 
     def enter(self, visit: int) -> None:
-        """The weights are always there."""
+        """Do nothing: the weights are always resident."""
 
     def deliver(self, group: int, step: StepState) -> None:
         self._updates.deliver(group, step)
@@ -93,19 +93,19 @@ class ResidentWeights:
         return self._updates.loss_scale(step)
 
     def settle(self) -> None:
-        """Updates are made as gradients come."""
+        """Do nothing: updates are made as gradients are delivered."""
 
     def leave(self) -> None:
-        """Others may write the weights."""
+        """Release the weights, which others may write."""
         self._sent.outdate()
 
     def resume(self) -> None:
-        """Have the weights be read as they are now."""
+        """Update the words of the weights, which others may have written."""
         self._sent.refresh_all()
 
 
 def slot_views(plan: Plan, arena: Bytes) -> list[Bytes]:
-    """For each group, the bytes of its arena slot."""
+    """Return the arena slot of each group, as bytes."""
 
     def slot_of(group: Group) -> Bytes:
         offset = group.slot_offset_bytes
@@ -117,7 +117,7 @@ def slot_views(plan: Plan, arena: Bytes) -> list[Bytes]:
 
 
 def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[], None]]:
-    """For each group, a function that copies its weights from the store into its arena slot."""
+    """Return for each group a function that copies its weights from the store to its slot."""
 
     def copy(group: int, slot: Bytes) -> None:
         for part in sent.parts(group):
@@ -128,42 +128,42 @@ def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[]
 
 
 class Places:
-    """The slots of the wafer: which groups are there, and which lie over each other."""
+    """State of the wafer's slots: which groups are resident, and which slots overlap."""
 
     def __init__(self, plan: Plan) -> None:
         self._groups = plan.groups
         self.held: set[int] = set()
 
     def meet(self, group: int, others: Iterable[int]) -> bool:
-        """Return whether a group lies over one of the others."""
+        """Return whether a group's slot overlaps with those of the others."""
         return any(lie_over(self._groups[group], self._groups[other]) for other in others)
 
     def clear(self, group: int) -> None:
-        """Drop what lies in the slot of a coming group, and the group itself."""
+        """Drop the groups whose slots overlap with that of a coming group, and the group itself."""
         self.held = {other for other in self.held if not self.meet(group, [other])}
 
     def has_come(self, group: int) -> None:
-        """The group is there, and nothing that it lies over."""
+        """Note that the group is resident, and no group that overlaps with it."""
         self.clear(group)
         self.held.add(group)
 
 
 class Slots:
-    """The wafer's weight slots: the groups of a visit and, next to them, those that come next.
+    """Weight slots of the wafer: the groups of a visit and prefetched ones.
 
-    `load` copies only when the group's weights of the step are not there yet, as the last ones of
-    the forward pass are in the backward pass. `prefetch` copies a group in a thread of its own, one
-    after the other, while the groups of a visit are computed on.
+    `load` copies a group only if its weights of this step are not resident; the last groups of the
+    forward pass still are in the backward pass. `prefetch` copies groups in a thread, one after the
+    other, during the computation of a visit.
     """
 
     def __init__(self, plan: Plan, arena: Bytes, sent: SentWeights) -> None:
         self._copies, self._sent = slot_copies(plan, arena, sent), sent
         self._places = Places(plan)
-        self._thread = ThreadPoolExecutor(1, "prefetch")  # it starts with what comes first
+        self._thread = ThreadPoolExecutor(1, "prefetch")  # starts with the first prefetch
         self._coming: deque[tuple[int, Future[None]]] = deque()
 
     def load(self, group: int) -> None:
-        """Have the group's weights in its slot."""
+        """Load the group's weights into its slot."""
         if self._coming:
             self._make_way(group)
         if group not in self._places.held:
@@ -171,29 +171,31 @@ class Slots:
             self._places.has_come(group)
 
     def prefetch(self, group: int) -> None:
-        """Begin to load a group that is neither there nor coming."""
+        """Start to load a group that is neither resident nor coming."""
         if group not in self._places.held and all(group != coming for coming, _ in self._coming):
             self._make_way(group)
             self._places.clear(group)
-            self._sent.refresh(group)  # here, where the pages of the store are handled
+            self._sent.refresh(group)  # in this thread, which handles the pages of the store
             self._coming.append((group, self._thread.submit(self._copies[group])))
 
     def close(self) -> None:
         self._thread.shutdown()
 
     def outdate(self, group: int) -> None:
-        """The group's weights have changed, or will."""
+        """Mark the group's weights as stale: they have changed, or will."""
         self._places.held.discard(group)
 
     def forget(self) -> None:
-        """Nothing is there any more, nor comes; others may write the weights."""
+        """Mark all weights as not resident; others may write them."""
         while self._coming:
             self._await_first()
         self._places.held.clear()
         self._sent.outdate()
 
     def _make_way(self, group: int) -> None:
-        """Wait until the group has come, if it does, and nothing comes where it lies."""
+        """Wait until the group has arrived, if it is coming, and nothing arrives in an overlapping
+        slot.
+        """
         while self._places.meet(group, (coming for coming, _ in self._coming)):
             self._await_first()
 
@@ -204,9 +206,9 @@ class Slots:
 
 
 class Ahead:
-    """The groups that are to come ahead of their visits, in the order in which they are used.
+    """Groups to prefetch, in order of use.
 
-    least_bytes: of a group that comes ahead.
+    least_bytes: size below which a group is not prefetched.
     """
 
     def __init__(self, plan: Plan, least_bytes: int = 0) -> None:
@@ -216,16 +218,17 @@ class Ahead:
     def enter(self, visit: int) -> None:
         """Queue the groups whose slots are free from this visit on."""
         if not visit:
-            self.waiting.clear()  # of a step that was left
+            self.waiting.clear()  # of a step that was abandoned
         self.waiting.extend(self._fetches[visit])
 
 
 class StreamedWeights:
-    """Weights of MemoryX, streamed a group at a time; gradients stream back.
+    """Weights of MemoryX, streamed group by group; gradients are sent back.
 
-    ends: of its tasks; server_of: for each group, the task that has it. system: the wafer's place
-    among the systems, of which the first adds up what the tasks measure. scales: of
-    the task that has the first group to be delivered.
+    ends: shared memory with each task.
+    server_of: for each group, its task.
+    system: index of this wafer's system; the first one adds the tasks' sums of squares.
+    scales: loss scales of the task with the first delivered group.
     """
 
     def __init__(
@@ -240,13 +243,13 @@ class StreamedWeights:
         self._scales, self._first = scales, next(iter(plan.deliveries), 0)
         self._needs = [visit.groups for visit in plan.order]
         completes = [() if plan.accumulates else visit.completes for visit in plan.order]
-        self._completes = list(map(frozenset, completes))  # whose update follows in any case
+        self._completes = list(map(frozenset, completes))  # its update follows in any case
         self._added = added_before(plan)
         self._overwrites = gradients_below(plan, server_of)
         self._ahead = Ahead(plan, PREFETCH_BYTES)
         self._slots, self._ends = slots, ends
         self._end_of = [ends[server] for server in server_of]
-        self._outdated: set[int] = set()  # delivered groups whose update has not been seen
+        self._outdated: set[int] = set()  # delivered groups whose update has not been confirmed
         self._measuring = [] if system else measuring(plan, ends, server_of)
         self._last = plan.deliveries[-1:]
         self.held_s = 0.0
@@ -254,12 +257,12 @@ class StreamedWeights:
     def enter(self, visit: int) -> None:
         """Wait until the groups' last updates are in the store, then load them.
 
-        And until MemoryX is done with the gradients that the visit writes over. Those that follow
-        begin to come, as far as there is place and their updates need not be waited for.
+        Also waits until MemoryX has read the gradients that the visit overwrites. The next groups
+        are prefetched as far as slots are free and their updates are done.
         """
         needed = self._needs[visit]
         self._ahead.enter(visit)
-        # The wait that comes is time in which others can be copied.
+        # During the wait other groups can be copied.
         if not self._outdated.isdisjoint(needed):
             self._fetch_ahead()
         for group in needed:
@@ -271,13 +274,13 @@ class StreamedWeights:
             self._end_of[group].pages.has_measured(group)
         for group in self._overwrites[visit]:
             self.await_update(group)
-        # The disk reads them while this visit computes.
+        # The disk reads them during this visit's computation.
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
             self._end_of[group].pages.fetch_weights(group)
         self._fetch_ahead()
 
     def _fetch_ahead(self) -> None:
-        """Begin to load what may come; what was not updated yet lets nothing pass."""
+        """Start to load groups ahead; a group without its update blocks those after it."""
         waiting = self._ahead.waiting
         for end in self._ends if waiting else ():
             while end.pending and end.updates.ready():
@@ -288,7 +291,7 @@ class StreamedWeights:
             self._slots.prefetch(group)
 
     def deliver(self, group: int, step: StepState) -> None:
-        """Hand the group's gradients to MemoryX."""
+        """Deliver the group's gradients to MemoryX."""
         end = self._end_of[group]
         end.pages.has_delivered(group)
         self._slots.outdate(group)
@@ -299,7 +302,7 @@ class StreamedWeights:
             self._exchange()
 
     def loss_scale(self, step: int) -> float:
-        """Wait until the step before has decided on it: before its first update."""
+        """Wait until the previous step has determined the scale, before its first update."""
         if self._scales is None:
             return 1.0
         self.await_update(self._first)
@@ -311,14 +314,14 @@ class StreamedWeights:
             self.await_update(group)
 
     def leave(self) -> None:
-        """The slots are another program's from now on."""
+        """Release the slots for another program."""
         self._slots.forget()
 
     def resume(self) -> None:
-        """The slots are empty: another one has left them, or none was there."""
+        """Mark the slots as empty: another program used them, or none has run."""
 
     def _exchange(self) -> None:
-        """Give each task the sum of what all have measured: nothing is updated before."""
+        """Exchange the tasks' sums of squares; no update happens before."""
         for end in self._measuring:
             end.gradients.raise_by()
         for end in self._measuring:
@@ -340,7 +343,7 @@ class StreamedWeights:
 
 
 class InProcessStreamedWeights:
-    """Weight streaming inside one process: the same slots, MemoryX's part at once."""
+    """Weight streaming inside one process: the same slots, with synchronous updates."""
 
     def __init__(self, plan: Plan, slots: Slots, updates: Updates) -> None:
         self._needs = [visit.groups for visit in plan.order]
@@ -352,12 +355,12 @@ class InProcessStreamedWeights:
         return self._updates.held_s
 
     def enter(self, visit: int) -> None:
-        """Load the groups that are not there."""
+        """Load the groups that are not resident."""
         for group in self._needs[visit]:
             self._slots.load(group)
 
     def deliver(self, group: int, step: StepState) -> None:
-        """Give the group's gradients to the learning algorithm."""
+        """Apply the group's gradients."""
         self._slots.outdate(group)
         self._updates.deliver(group, step)
 
@@ -365,11 +368,11 @@ class InProcessStreamedWeights:
         return self._updates.loss_scale(step)
 
     def settle(self) -> None:
-        """Updates are made as gradients come."""
+        """Do nothing: updates are made as gradients are delivered."""
 
     def leave(self) -> None:
-        """The slots are another program's from now on."""
+        """Release the slots for another program."""
         self._slots.forget()
 
     def resume(self) -> None:
-        """The slots are empty: another one has left them, or none was there."""
+        """Mark the slots as empty: another program used them, or none has run."""

@@ -1,1 +1,1 @@
-"""MemoryX's store: where it lies, which of its pages stay in memory, and its first values."""
+"""MemoryX's store: its location, its resident pages, and its initial values."""

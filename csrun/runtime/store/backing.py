@@ -28,20 +28,21 @@ from csrun.runtime.store.residency import (
 from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, StoreOnDisk
 from csrun.runtime.wire.shared import SharedMemory, reserve
 
-AVAILABLE_SHARE = 2  # a store on disk takes up to half of the free memory, unless it is told
-MEMORIES = 2  # descriptors of a store that others map: its memory, its file
-WRITTEN_BACK = 2  # tensors: the one that is, and the next one, which waits for it
-FOLDERS = (tempfile.gettempdir, lambda: "/var/tmp")  # the second outlives a restart: a disk
+AVAILABLE_SHARE = 2  # share of the free memory for a store on disk, unless set
+MEMORIES = 2  # descriptors of a mapped store: its memory, its file
+WRITTEN_BACK = 2  # tensors of a restore: the current one, and the next one, which is prefetched
+# the second survives a restart of the machine, so it is on a disk
+FOLDERS = (tempfile.gettempdir, lambda: "/var/tmp")
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # f_type of statfs(2)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
 class Store:
-    """A store: its bytes, the pages of them as this process uses them, and its disk, if it has one.
+    """A store: its bytes, their pages in this process, and its disk, if it has one.
 
-    nbytes: of its `own` groups, in memory and on the disk
-    Shapes: memory.bytes uint8[plan.store.nbytes], zero at first
+    nbytes: size of its `own` groups, in memory and on the disk.
+    Shapes: memory.bytes uint8[plan.store.nbytes], initially zero
     """
 
     memory: SharedMemory
@@ -52,15 +53,15 @@ class Store:
 
     @property
     def parts(self) -> tuple[int, int]:
-        """The descriptors by which others map it: its memory, and the file of what leaves that.
+        """Return the descriptors by which others map it: its memory, and the file of evicted bytes.
 
-        The memory again where nothing does.
+        Without a file the memory is returned twice.
         """
         memory, file = self.memory.descriptor, self.pages.file
         return memory, memory if file is None else file
 
     def initialize(self, plan: Plan, seed: int) -> None:
-        """Give all of its state, which is zero, its first values."""
+        """Set all of its state, which is zero, to the initial values."""
         layout, pages = state_layout(plan, self.own), self.pages
 
         def drawn(name: str) -> None:
@@ -71,7 +72,9 @@ class Store:
         initialize(plan, state, seed, self._threads(plan), is_fresh=True, drawn=drawn)
 
     def _threads(self, plan: Plan) -> int:
-        """Threads that draw at a time; draws for a store on disk are in memory until written."""
+        """Return the number of drawing threads; values of a store on disk are in memory until
+        written.
+        """
         if self.disk is None or self.disk.memory_bytes >= self.nbytes:
             return own_threads()
         layout = state_layout(plan, self.own).values()
@@ -80,16 +83,16 @@ class Store:
         return max(1, min(own_threads(), lots - AHEAD - WRITTEN_BACK))
 
     def close(self) -> None:
-        """Let go of it: nothing is left of a file without a name."""
+        """Free it; a file without a name disappears."""
         self.pages.close()
         self.memory.close()
 
 
 @dataclass(frozen=True)
 class StoreShare:
-    """The part of the weights that a MemoryX task has.
+    """Share of the weights of a MemoryX task.
 
-    later_bytes: of the stores that others make on this machine after it
+    later_bytes: size of stores that are created on this machine after this one.
     """
 
     shards: StoreShards
@@ -98,13 +101,15 @@ class StoreShare:
 
     @staticmethod
     def of(owner: Plan, request: LoadStore) -> "StoreShare":
-        """The part that a task is asked for; owner: the plan that the store is laid out by."""
+        """Return the share that a task is asked for; owner: plan that defines the layout of the
+        store.
+        """
         return StoreShare(
             StoreShards.of(owner, request.servers), request.server, request.later_bytes
         )
 
     def own(self, plan: Plan) -> Own:
-        """Groups of the task."""
+        """Return the task's groups."""
         return self.shards.own(plan, self.server)
 
 
@@ -114,12 +119,12 @@ def make_store(
     checkpoints: CheckpointSpace | None = None,
     part: StoreShare | None = None,
 ) -> Store:
-    """A store as the settings say; in memory if they say nothing and it has room there.
+    """Create a store by the settings; by default in memory if it fits.
 
-    checkpoints: what the run writes meanwhile, for which there must be room next to it. part: of a
-    store that several tasks have
+    checkpoints: checkpoints that the run writes, for which there must be space next to it.
+    part: share of a store with several tasks.
 
-    Raises: CsrunError where there is no room for it, in numbers
+    Raises: CsrunError with the numbers if there is not enough space
     """
     part = part or StoreShare(StoreShards.of(plan, 1))
     own = part.own(plan)
@@ -141,7 +146,7 @@ def make_store(
 def disk_of(
     plan: Plan, settings: RunSettings, part: StoreShare | None = None
 ) -> StoreOnDisk | None:
-    """Disk that a store is put on, by the settings and the free memory; None for one in memory."""
+    """Return the disk for a store, by the settings and the free memory; None for one in memory."""
     part, most = part or StoreShare(StoreShards.of(plan, 1)), _most(settings)
     nbytes = store_bytes(plan, part.own(plan))
     if not _is_on_disk(plan, settings, part, nbytes, most):
@@ -155,9 +160,9 @@ def _most(settings: RunSettings) -> int | None:
 
 
 def mapped(plan: Plan, parts: Sequence[int], disk: StoreOnDisk | None, own: Own = None) -> Store:
-    """A store of another process by its parts, which are taken over.
+    """Map a store of another process by its descriptors, which are taken over.
 
-    plan: the one it is laid out by
+    plan: plan that defines its layout.
     """
     memory_part, file = parts
     memory, nbytes = SharedMemory.over(memory_part), store_bytes(plan, own)
@@ -171,7 +176,7 @@ def mapped(plan: Plan, parts: Sequence[int], disk: StoreOnDisk | None, own: Own 
 def _on_disk(
     plan: Plan, disk: StoreOnDisk, part: StoreShare, checkpoints: CheckpointSpace | None
 ) -> Store:
-    """Store with its resident ranges in memory, and all else in a file on the disk."""
+    """Return a store with its resident ranges in memory, and the rest in a file on the disk."""
     own, folder = part.own(plan), Path(disk.folder)
     residency, nbytes = Residency(plan, disk.memory_bytes, own), plan.store.nbytes
     pieces = [piece for used in own_ranges(plan, own) for piece in residency.pieces(used)]
@@ -191,7 +196,7 @@ def _on_disk(
 
 
 def _whole_bytes(plan: Plan, part: StoreShare) -> int:
-    """Bytes of all tasks' stores."""
+    """Total size of all tasks' stores."""
     owns = (replace(part, server=server).own(plan) for server in range(part.shards.servers))
     return sum(store_bytes(plan, own) for own in owns)
 
@@ -214,12 +219,12 @@ def _disk(plan: Plan, settings: RunSettings, part: StoreShare, most: int | None)
         share = free * nbytes // max(nbytes + part.later_bytes, 1)
         memory_bytes = max(share, least_bytes(plan, own))
     else:
-        memory_bytes = shares(plan, most, part.shards)[part.server]  # before the disk is asked
+        memory_bytes = shares(plan, most, part.shards)[part.server]  # before the disk is accessed
     return StoreOnDisk(str(_folder(settings.weight_store_dir)), min(memory_bytes, nbytes))
 
 
 def _folder(wanted: str | None) -> Path:
-    """The folder of the settings, or one for temporary files that is on a disk.
+    """Return the folder of the settings, or one for temporary files that is on a disk.
 
     Raises: UsageError for a folder that is missing, or in memory
     """
@@ -241,7 +246,7 @@ def _folder(wanted: str | None) -> Path:
 
 
 def _memory_kind(folder: Path) -> str | None:
-    """The file system of a folder, if what lies there lies in memory."""
+    """Return the file system of a folder if it is in memory."""
     found = ctypes.create_string_buffer(512)  # struct statfs; f_type is its first word
     if _libc.statfs(os.fsencode(folder), found):
         return None
@@ -249,9 +254,9 @@ def _memory_kind(folder: Path) -> str | None:
 
 
 def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None) -> None:
-    """See whether the disk has room for the store, and for the checkpoints of the run.
+    """Check that the disk has space for the store, and for the checkpoints of the run.
 
-    Raises: CsrunError with the bytes that are needed and free
+    Raises: CsrunError with the bytes needed and free
     """
     needs = [(folder, nbytes, f"{nbytes:,} for the weight store")]
     if checkpoints is not None and (beside := Path(checkpoints.folder)).is_dir():
@@ -259,7 +264,7 @@ def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None)
         needs.append((beside, checkpoints.nbytes, words))
     by_disk: dict[int, list[tuple[Path, int, str]]] = {}
     for need in needs:
-        # Store and checkpoints may be on one disk: then both must have room there together.
+        # Store and checkpoints may be on one disk, which then needs space for both.
         by_disk.setdefault(os.stat(need[0]).st_dev, []).append(need)
     for own in by_disk.values():
         needed, free = sum(size for _, size, _ in own), _free_bytes(own[0][0])
@@ -273,14 +278,12 @@ def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None)
 
 def _free_bytes(folder: Path) -> int:
     found = os.statvfs(folder)
-    # f_bavail, not f_bfree: blocks that are reserved for root are not ours.
+    # f_bavail, not f_bfree: blocks reserved for root are not available.
     return found.f_bavail * found.f_frsize
 
 
 def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> int:
-    """A file of so many bytes that has space for some, and no name: it is gone with who has it
-    open.
-    """
+    """Create an unnamed file of this size with space for some ranges; it disappears when closed."""
     with ExitStack() as undo:
         try:
             descriptor = _unnamed(folder)
@@ -297,9 +300,10 @@ def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> int:
 
 
 def _unnamed(folder: Path) -> int:
-    # O_TMPFILE first: a process that is killed between mkstemp and unlink leaves its file.
+    # O_TMPFILE first: a process killed between mkstemp and unlink would leave its file.
     with suppress(OSError):
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    descriptor, name = tempfile.mkstemp(prefix="csrun-store-", dir=folder)  # no O_TMPFILE there
+    # not supported by this file system
+    descriptor, name = tempfile.mkstemp(prefix="csrun-store-", dir=folder)
     os.unlink(name)
     return descriptor

@@ -1,4 +1,6 @@
-"""The first values of weights and optimizer state: drawn where the store is, by several threads."""
+"""Initial values of weights and optimizer state, drawn in the process with the store by several
+threads.
+"""
 
 import hashlib
 from collections import deque
@@ -13,7 +15,7 @@ from csrun.executable import Initializer, InitializerKind, Plan, tensors_of
 from csrun.executable.arrays import Array
 
 CHUNK = 1 << 16  # values drawn at once: they stay in the cache until they are rounded
-AHEAD = 2  # tensors that are there, next to those being drawn, before the first is written back
+AHEAD = 2  # limit of tensors in memory, besides those being drawn, before the first is written back
 
 Drawn = Callable[[str], None]
 Fill = tuple[str, Callable[[], None]]  # of a tensor, by its name
@@ -29,9 +31,10 @@ def initialize(
 ) -> None:
     """Write initial values into every tensor of `state`, all or a part of the plan's.
 
-    A parameter's values depend on the seed, its name and its shape, and on nothing else.
-    is_fresh: all of it is zero already, and its pages need not be touched. drawn: called with each
-    tensor that is written, one at a time.
+    A parameter's values depend only on the seed, its name and its shape.
+
+    is_fresh: all of it is zero already, and its pages need not be touched.
+    drawn: called with each tensor that is written, one at a time.
     """
     pending: deque[tuple[str, Future[None]]] = deque()
 
@@ -44,13 +47,15 @@ def initialize(
     with ThreadPoolExecutor(threads, "first values") as pool:
         for name, fill in _fills(plan, state, seed, is_fresh):
             pending.append((name, pool.submit(fill)))
-            # Bounded, as values of a store on disk are in memory until they are written back.
+            # Bounded, because values of a store on disk are in memory until they are written back.
             take(threads + AHEAD)
         take(0)
 
 
 def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) -> list[Fill]:
-    """Fill functions of the tensors, the large ones first: none is drawn alone at the end."""
+    """Return the functions that fill the tensors, large ones first, so that no thread is left with
+    one at the end.
+    """
 
     def fill_of(name: str, initializer: Initializer) -> Fill:
         return name, lambda: _fill(state[name], initializer, seed, name)
@@ -86,12 +91,13 @@ def _fill(array: Array, initializer: Initializer, seed: int, name: str) -> None:
 
 
 def _generator(seed: int, name: str, kind: InitializerKind) -> np.random.Generator:
-    """A generator of its own for each (seed, parameter): for normal values NumPy's fastest one.
+    """Return a separate generator for each (seed, parameter); normal values use NumPy's fastest
+    one.
 
-    Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox);
-    Doty-Humphrey, PractRand (SFC64)
+    Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox); Doty-Humphrey,
+    PractRand (SFC64)
     """
-    # blake2b, as Python's own hash of a string differs from process to process.
+    # blake2b, because Python's hash of a string differs between processes.
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
     key = int.from_bytes(digest, "little")
     is_normal = kind is InitializerKind.NORMAL
@@ -104,7 +110,7 @@ def _draw(
     scratch: npt.NDArray[np.float32],
     out: Array,
 ) -> None:
-    """The next values; normal ones are of float32 in any precision: half as many random bits.
+    """Draw the next values; normal ones as float32 in any precision, from half as many random bits.
 
     Shapes: scratch, out [n]
     """

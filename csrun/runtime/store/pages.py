@@ -1,9 +1,9 @@
-"""The pages of a store on disk, as a process that has mapped it uses them.
+"""Pages of a store on disk, as used by a process that maps it.
 
-What stays in memory lies in memory alone; what leaves it lies in a file, over the same addresses.
-That is fetched ahead of its use, and written back and let go after it, in threads of their own: a
-disk whose queue is full lets nobody on who asks it for more. Pages that another process has mapped
-are let go by the last one that does it, so each lets go of its own.
+Resident ranges are in memory only; the others are in a file, mapped at the same addresses. They are
+prefetched before their use, then written back and evicted, in separate threads, since a full disk
+queue blocks the caller. A page that several processes map is only freed when the last of them
+evicts it, so each process evicts its own mappings.
 """
 
 import ctypes
@@ -30,62 +30,65 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _OVERLAYFS = 0x794C7630  # f_type of statfs(2)
-_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # of what has been written
-# Of more at a call the kernel reads no more than the disk's read-ahead is set to.
+_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # bytes written before a flush
+# with more per call the kernel reads only as much as the disk's read-ahead setting
 _FETCHED_BYTES = 128 << 10
 _WRITE_AND_WAIT = 1 | 2 | 4  # sync_file_range(2): wait before, write, wait after
 
-Ranges = Sequence[range]  # of the store's bytes
+Ranges = Sequence[range]  # ranges of the store's bytes
 
 
 class StorePages:
-    """The pages of a store that stays in memory: there is nothing to do."""
+    """Pages of a store in memory: all operations do nothing."""
 
     file: int | None = None
 
     def of(self, plan: Plan) -> "GroupPages":
-        """Pages of a program's groups."""
+        """Return the pages of a program's groups."""
         return GroupPages()
 
     def let_go(self, used: range) -> None:
-        """These bytes have been read."""
+        """Note that these bytes have been read."""
 
     def write_back(self, used: range) -> None:
-        """These bytes have been written."""
+        """Note that these bytes have been written."""
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running operations."""
 
 
 class GroupPages:
-    """The pages of a program's groups, where all of them stay."""
+    """Pages of a program's groups in a store in memory."""
 
     def fetch_weights(self, group: int) -> None:
-        """The wafer reads the group's weights soon."""
+        """Prefetch the group's weights for the wafer."""
 
     def fetch_state(self, group: int) -> None:
-        """Fetch the state of the group whose update comes next."""
+        """Prefetch the state of the group whose update comes next."""
 
     def await_state(self, group: int) -> None:
         """Wait for the state of the group whose update comes now."""
 
     def has_read(self, group: int, is_updated_next: bool) -> None:
-        """The wafer has read the group's weights; MemoryX will next, or nobody but the wafer."""
+        """Note that the wafer has read the group's weights."""
 
     def has_delivered(self, group: int) -> None:
-        """The wafer has written its gradients."""
+        """Note that the wafer has written the group's gradients."""
 
     def has_measured(self, group: int) -> None:
-        """Release the group: its gradients wait for the joint update, or the next micro-batch."""
+        """Release the group: its gradients wait for the joint update, or for the next micro-batch.
+        micro-batch.
+        """
 
     def has_updated(self, group: int) -> None:
         """Release the group after its update."""
 
 
 class FilePages(StorePages):
-    """The pages of a store of which a residency says what leaves memory, and lies in a file.
+    """Pages of a store whose non-resident ranges are in a file.
 
-    file: a descriptor, which is taken over. memory: gets the file's bytes in their place
+    file: descriptor, which is taken over.
+    memory: mapping in which the file's bytes are mapped.
     """
 
     file: int
@@ -102,55 +105,55 @@ class FilePages(StorePages):
         self._under_way: deque[Future[None]] = deque()
 
     def of(self, plan: Plan) -> GroupPages:
-        """Pages of a program's groups."""
+        """Return the pages of a program's groups."""
         return _FileGroupPages(self, plan)
 
     def leaving(self, used: Iterable[range]) -> Ranges:
-        """The parts of these bytes that do not stay."""
+        """Return the parts of these bytes that are not resident."""
         return [part for each in used for part in self._residency.leaving(each)]
 
     def fetch(self, leaving: Ranges) -> "Future[None]":
-        """Have them read from the disk; it is done when the disk has been asked for the last."""
+        """Read them from the disk; done when the disk has been asked for the last one."""
         return self._reading.submit(self._fetch, leaving)
 
     def let_go(self, used: range) -> None:
-        """These bytes have been read."""
+        """Evict these bytes, which have been read."""
         self.drop(self.leaving([used]))
 
     def write_back(self, used: range) -> None:
-        """These bytes have been written."""
+        """Write these bytes back and evict them."""
         self.flush(self.leaving([used]))
 
     def flush(self, leaving: Ranges) -> None:
-        """Write them back while the next is fetched, then let go of them; one lot at a time.
+        """Write bytes back while the next are read, then evict them; one range at a time.
 
-        Raises: CsrunError when the disk has failed at the lot before
+        Raises: CsrunError if the disk failed at the previous range
         """
-        # One lot at a time bounds what is in memory for the disk to write.
+        # One range at a time bounds the memory that waits for the disk.
         while self._under_way:
             self._await()
         if leaving:
             self._under_way.append(self._writing.submit(self._flush, leaving))
 
     def unmap(self, leaving: Ranges) -> None:
-        """Have them mapped here no more, until they are used again."""
+        """Unmap them here until they are used again."""
         for pages in map(whole_pages, leaving):
             _libc.madvise(self._address + pages.start, len(pages), mmap.MADV_DONTNEED)
 
     def drop(self, leaving: Ranges) -> None:
-        """Unmap them here, and give back their memory where nobody else has them mapped."""
+        """Unmap them here, and free their memory unless another process maps them."""
         self.unmap(leaving)
         for pages in map(whole_pages, leaving):
             if pages:  # a length of 0 would mean all of the file
                 os.posix_fadvise(self.file, pages.start, len(pages), os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running operations."""
         self._reading.shutdown(cancel_futures=True)
         self._writing.shutdown()
         os.close(self.file)
         for each in self._under_way:
-            with suppress(OSError):  # the run is over: nobody reads it again
+            with suppress(OSError):  # the run is over: it is not read again
                 each.result()
 
     def _await(self) -> None:
@@ -167,7 +170,7 @@ class FilePages(StorePages):
 
     def _flush(self, leaving: Ranges) -> None:
         for part in leaving:
-            # Written first: POSIX_FADV_DONTNEED passes over dirty pages.
+            # Written first: POSIX_FADV_DONTNEED skips dirty pages.
             self._sync(part)
         self.drop(leaving)
 
@@ -188,14 +191,14 @@ class _FileGroupPages(GroupPages):
         self._fetch(group, self._state[group])
 
     def await_state(self, group: int) -> None:
-        # Of a mapped page that is not there yet the kernel would read few around it.
-        if group not in self._coming:  # the first of all
+        # For a mapped page that is not resident the kernel would read only a small neighbourhood.
+        if group not in self._coming:  # of the first range
             self.fetch_state(group)
         self._await(group)
 
     def has_read(self, group: int, is_updated_next: bool) -> None:
-        self._await(group)  # else it came again after this
-        # Not mapped here in any case: the one that lets go of them last must be the only one.
+        self._await(group)  # otherwise it was mapped again after this
+        # Not mapped here in any case: the process that evicts them last must be the only one.
         let_go = self._pages.unmap if is_updated_next else self._pages.drop
         let_go(self._weights[group])
 
@@ -218,7 +221,7 @@ class _FileGroupPages(GroupPages):
 
 
 def disk_failed(error: OSError) -> CsrunError:
-    """Error of a run whose store cannot be read from or written to its disk."""
+    """Return the error of a run whose store cannot be read from or written to its disk."""
     return CsrunError(
         f"weight store: disk I/O failed: {error.strerror}: choose another folder with "
         "runconfig.weight_store_dir"
@@ -226,16 +229,17 @@ def disk_failed(error: OSError) -> CsrunError:
 
 
 def sync_of(descriptor: int) -> Callable[[range], None]:
-    """A function that has bytes of a file on its disk when it returns; it raises OSError."""
+    """Return a function that syncs a range of a file to disk; it raises OSError."""
     found = ctypes.create_string_buffer(512)  # struct statfs; f_type is its first word
     _libc.fstatfs(descriptor, found)
-    if int.from_bytes(found.raw[:4], "little") == _OVERLAYFS:  # it does so for no pages at all
+    if int.from_bytes(found.raw[:4], "little") == _OVERLAYFS:  # there it has no effect
         return lambda _: os.fdatasync(descriptor)
 
     def sync(part: range) -> None:
         if _libc.sync_file_range(descriptor, part.start, len(part), _WRITE_AND_WAIT):
-            if (number := ctypes.get_errno()) in _FAILED:  # told once: fdatasync would succeed
+            # reported only once: fdatasync would succeed
+            if (number := ctypes.get_errno()) in _FAILED:
                 raise OSError(number, os.strerror(number))
-            os.fdatasync(descriptor)  # a file system that does not write parts
+            os.fdatasync(descriptor)  # a file system that cannot sync ranges
 
     return sync

@@ -1,9 +1,9 @@
 """Residency of a store on disk: the bytes kept in memory between their uses.
 
-A step uses all of the store once, in the same order as the step before. Of what is used in a circle
-the newest is the last to be used again: to keep the newest keeps nothing. So what stays is chosen
-once: weights first, which a step reads twice and updates, then optimizer state, which it reads and
-writes once. All else leaves memory after each use, and is all that a file is needed for.
+A step uses all of the store once, always in the same order. With such a cyclic access an LRU cache
+never hits. Resident ranges are therefore chosen once: weights first, which a step reads twice and
+updates, then optimizer state, which it reads and writes once. Everything else is evicted after each
+use, and only that needs space in the file.
 """
 
 import mmap
@@ -17,16 +17,17 @@ from csrun.executable.shards import Own, StoreShards, own_groups
 from csrun.executable.store_places import gradient_bytes, gradients_offset, of_system
 from csrun.executable.stored_groups import Group
 
-UPDATED_LOTS = 3  # groups whose state is there meanwhile: written back, updated, fetched ahead
-READ_LOTS = 2  # groups whose weights are there for the wafer: the one it copies, and the next
+UPDATED_LOTS = 3  # groups whose state is in memory at a time: written back, updated, prefetched
+# groups whose weights are in memory for the wafer: the one being copied, and the next
+READ_LOTS = 2
 
 
 class Residency:
-    """Ranges of a store that are evicted after use; `memory_bytes` is the most that is resident.
+    """Ranges of a store that are evicted after use; `memory_bytes` is the maximum in memory.
 
-    own: the groups that the store has memory for
+    own: groups that the store has memory for.
 
-    Raises: CsrunError when that is too little for the groups that are at work at a time
+    Raises: CsrunError if that is less than the working set
     """
 
     def __init__(self, owner: Plan, memory_bytes: int, own: Own = None) -> None:
@@ -42,14 +43,14 @@ class Residency:
             self._leaving.append(whole_pages(range(region.start + kept, region.stop)))
 
     def leaving(self, used: range) -> Iterator[range]:
-        """The parts of these bytes that do not stay."""
+        """Return the parts of these bytes that are not resident."""
         for region in self._leaving:
             start, stop = max(used.start, region.start), min(used.stop, region.stop)
             if start < stop:
                 yield range(start, stop)
 
     def pieces(self, used: range) -> Iterator[tuple[range, bool]]:
-        """These bytes in their order, each part with whether it leaves."""
+        """Split bytes into parts, each with whether it is evicted."""
         at = used.start
         for leaving in sorted(self.leaving(used), key=lambda part: part.start):
             if at < leaving.start:
@@ -61,14 +62,14 @@ class Residency:
 
 
 def whole_pages(part: range) -> range:
-    """The bytes of the pages of which all is in a part."""
-    # A page that is partly someone else's cannot leave memory alone.
+    """Return the bytes of the pages that are completely in a range."""
+    # A page that is partly in another range cannot be evicted alone.
     first, end = -(-part.start // mmap.PAGESIZE), part.stop // mmap.PAGESIZE
     return range(first * mmap.PAGESIZE, max(first, end) * mmap.PAGESIZE)
 
 
 def least_bytes(plan: Plan, own: Own = None) -> int:
-    """Least memory of a store: what is never evicted, and the groups at work."""
+    """Minimum memory of a store: ranges that are never evicted, and the working set."""
     whole = store_bytes(plan, own)
     fixed = whole - sum(map(len, _regions(plan, own)))
     updated = (_state_bytes(plan, group) for group in own_groups(plan, own))
@@ -78,9 +79,10 @@ def least_bytes(plan: Plan, own: Own = None) -> int:
 
 
 def shares(owner: Plan, memory_bytes: int, shards: StoreShards) -> list[int]:
-    """Share of the memory for each MemoryX task: its minimum, and of the rest by its size.
+    """Return the share of the memory for each MemoryX task: its minimum, and of the rest by its
+    size.
 
-    Raises: CsrunError when that is too little for the groups that are at work at a time
+    Raises: CsrunError if that is less than the working set
     """
     owns = [shards.own(owner, server) for server in range(shards.servers)]
     least = [least_bytes(owner, own) for own in owns]
@@ -93,19 +95,19 @@ def shares(owner: Plan, memory_bytes: int, shards: StoreShards) -> list[int]:
 
 
 def store_bytes(plan: Plan, own: Own = None) -> int:
-    """The bytes of a store with memory for these groups."""
+    """Return the size of a store with memory for these groups."""
     return sum(map(len, own_ranges(plan, own)))
 
 
 def own_ranges(plan: Plan, own: Own = None) -> list[range]:
-    """Ranges of a store in memory for these groups, the step numbers and losses."""
+    """Return the ranges of a store in memory for these groups, the step numbers and losses."""
     found = [part for group in own_groups(plan, own) for part in state_of(plan, group)]
     for placed in (of_system(plan, system) for system in range(plan.systems)):
         for group in own_groups(plan, own):
             if (offset := gradients_offset(placed, group)) is not None:
                 found.append(_at(offset, gradient_bytes(plan, group)))
     for start in (plan.store.numbers_offset, plan.store.losses_offset):
-        if start is not None:  # both are after all that groups have
+        if start is not None:  # both follow the data of all groups
             found.append(range(start, plan.store.nbytes))
     return list(_merged(sorted(found, key=lambda part: part.start)))
 
@@ -130,7 +132,7 @@ def _too_little(plan: Plan, least: int, got: int) -> CsrunError:
 
 
 def weights_of(plan: Plan, group: Group) -> range:
-    """A group's weights as the wafer reads them, by bytes of the store."""
+    """Return a group's weights as the wafer reads them, as ranges of the store."""
     words = plan.store.words_offset
     if words is None:
         return _masters_of(plan, group)
@@ -142,7 +144,7 @@ def _masters_of(plan: Plan, group: Group) -> range:
 
 
 def state_of(plan: Plan, group: Group) -> list[range]:
-    """Ranges of a group that an update reads and writes, besides gradients that stay."""
+    """Return the ranges of a group that an update reads and writes, besides resident gradients."""
     slots = [_at(slot.offset_bytes + group.offset_bytes, group.nbytes) for slot in plan.store.slots]
     weights = [weights_of(plan, group)]
     if plan.store.words_offset is not None:
@@ -151,7 +153,7 @@ def state_of(plan: Plan, group: Group) -> list[range]:
 
 
 def spilled_gradients(plan: Plan, group: Group) -> list[range]:
-    """A group's gradients where they wait for others of the step, and may leave memory."""
+    """Return a group's gradients that wait for others of the step, and may be evicted."""
     offset = gradients_offset(plan, group)
     return [] if offset is None or plan.has_window else [_at(offset, gradient_bytes(plan, group))]
 
@@ -161,7 +163,9 @@ def _at(start: int, nbytes: int) -> range:
 
 
 def _regions(plan: Plan, own: Own = None) -> list[range]:
-    """The regions that groups have parts of, but for a window of gradients; weights come first."""
+    """Return the regions with a part for each group, except a gradient window; weights come first.
+    first.
+    """
     of_groups = [state_of(plan, group) for group in own_groups(plan, own)]
     regions = ([p for p in parts if p is not None] for parts in zip_longest(*of_groups))
     return [range(min(p.start for p in ps), max(p.stop for p in ps)) for ps in regions]

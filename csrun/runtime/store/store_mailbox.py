@@ -1,4 +1,4 @@
-"""Notes between the wafer and a MemoryX task of its machine on a program, in numbers."""
+"""Numbers exchanged between the wafer and a MemoryX task of its machine about a program."""
 
 from collections import deque
 
@@ -12,16 +12,19 @@ from csrun.runtime.wire.shared import Counter, SharedMemory, Waiter
 
 
 def squares_of(plan: Plan) -> npt.NDArray[np.float64]:
-    """Room for the sums of squares of a program's gradients, one a parameter; zeros add nothing."""
+    """Allocate the sums of squares of a program's gradients, one per parameter; zeros add nothing.
+    nothing.
+    """
     return np.zeros(len(plan.parameters))
 
 
 class Notes:
-    """A block that both have mapped; the counters say when it has been written.
+    """Block mapped by both; the counters signal when it was written.
 
-    steps: by the wafer, of each group the step that its newest gradients are of. squares: by
-    MemoryX, of its gradients of a step. total: by the wafer, the sum of all tasks' squares. held:
-    by MemoryX, the seconds that its updates have waited for checkpoints so far.
+    steps: for each group the step of its newest gradients, written by the wafer.
+    squares: sums of squares of its gradients of a step, written by MemoryX.
+    total: sum of all tasks' squares, written by the wafer.
+    held: seconds that updates have waited for checkpoints so far, written by MemoryX.
     Shapes: steps int64[groups], squares as of `squares_of`, total and held float64[1]
     """
 
@@ -34,13 +37,13 @@ class Notes:
 
     @staticmethod
     def create(plan: Plan) -> "Notes":
-        """Create the notes of a program."""
+        """Create the mailbox of a program."""
         nbytes = 8 * (len(plan.groups) + len(plan.parameters) + 2)
         return Notes(SharedMemory.create("notes", nbytes), plan)
 
     @property
     def descriptor(self) -> int:
-        """For who else has them."""
+        """Descriptor for the other process."""
         return self._memory.descriptor
 
     def close(self) -> None:
@@ -48,7 +51,7 @@ class Notes:
 
 
 class MemoryxEnd:
-    """The wafer's end of what it shares of a program with a MemoryX task of its machine.
+    """Wafer's end of a program's memory shared with a MemoryX task of its machine.
 
     `gradients` counts the groups that the wafer has delivered to the task, in the order of the
     plan's deliveries; `updates` those that the task has updated, in the same order.
@@ -59,19 +62,19 @@ class MemoryxEnd:
     ) -> None:
         self.updates, self.gradients, self.notes = updates, gradients, notes
         self.pages = pages or GroupPages()
-        self.pending: deque[int] = deque()  # delivered groups whose update has not been seen
+        self.pending: deque[int] = deque()  # delivered groups whose update has not been confirmed
 
     def deliver(self, group: int, step: int) -> None:
-        """The group's gradients of this step are in the task's store."""
+        """Deliver the group's gradients, which are in the task's store."""
         self.pending.append(group)
-        # The note before the counter: who has taken from that must find the step.
+        # The step before the counter: a process that takes from the counter must find it.
         self.notes.steps[group] = step
         self.gradients.raise_by()
 
     def take(self) -> tuple[int, float]:
-        """Wait until the task is done with a group, which was delivered first of those pending.
+        """Wait until the task is done with a group, the first pending one.
 
-        And how long at most a checkpoint held it back meanwhile, in seconds.
+        Returns how long at most a checkpoint held it back meanwhile, in seconds.
         """
         held_s, began = float(self.notes.held[0]), awake_s()
         self.updates.take()

@@ -1,4 +1,4 @@
-"""Tensors of a store that the chief has not mapped: read and written where they are, as arrays."""
+"""Tensors of a store that the chief has not mapped, accessed in place as arrays."""
 
 import os
 from collections.abc import Callable
@@ -19,17 +19,17 @@ _Move = Callable[[int, list[memoryview], int], int]
 
 
 class Port(Protocol):
-    """A way to the bytes of a store."""
+    """Access to the bytes of a store."""
 
     def read(self, offset_bytes: int, array: Array) -> None:
-        """Fill an array with the bytes from there on."""
+        """Fill an array with the bytes at an offset."""
 
     def write(self, offset_bytes: int, array: Array) -> None:
-        """Put the bytes of an array there."""
+        """Write the bytes of an array at an offset."""
 
 
 class StoredTensor:
-    """A tensor of the state, as the chief reads and writes it: as an array, piece by piece.
+    """Tensor of the state, read and written by the chief as an array, piece by piece.
 
     `np.asarray` reads it; `t[...] = values` writes it; a flat one has slices `t[a:b]`.
     """
@@ -52,7 +52,7 @@ class StoredTensor:
         return array if dtype is None else array.astype(dtype)
 
     def __getitem__(self, part: slice) -> "StoredTensor":
-        """A part of a flat tensor."""
+        """Return a part of a flat tensor."""
         start, stop, _ = part.indices(len(self))
         offset_bytes = self._place.offset_bytes + start * self.dtype.itemsize
         return self._at(offset_bytes, stop - start)
@@ -62,11 +62,11 @@ class StoredTensor:
             raise TypeError("a tensor in a store must be written as a whole: tensor[...] = values")
         whole = np.broadcast_to(values, self.shape)
         whole = whole.T if self._place.is_turned else whole
-        # The store has one contiguous block a tensor, and the port writes bytes.
+        # The store has one contiguous block per tensor, and the port writes bytes.
         self._port.write(self._place.offset_bytes, np.ascontiguousarray(whole, self.dtype))
 
     def reshape(self, _: int) -> "StoredTensor | Array":
-        """Reshape to a flat one; a transposed tensor is copied to memory."""
+        """Reshape to a flat tensor; a transposed one is copied to memory."""
         if self._place.is_turned:
             return np.asarray(self).reshape(-1)
         return self._at(self._place.offset_bytes, self.size)
@@ -76,7 +76,7 @@ class StoredTensor:
 
 
 def stored_state(plan: Plan, port: Port, own: Own = None) -> dict[str, Array]:
-    """Tensors of a checkpoint, as `state_views` gives them for a mapped store."""
+    """Return the tensors of a checkpoint, as `state_views` for a mapped store."""
     return {
         name: cast(Array, StoredTensor(port, place))
         for name, place in state_layout(plan, own).items()
@@ -84,15 +84,15 @@ def stored_state(plan: Plan, port: Port, own: Own = None) -> dict[str, Array]:
 
 
 def stored_numbers(plan: Plan, port: Port) -> Array | None:
-    """The numbers of the steps, as `numbers_view` gives them for a store that is mapped."""
+    """Return the numbers of the steps, as `numbers_view` for a mapped store."""
     place = numbers_layout(plan)
     return None if place is None else cast(Array, StoredTensor(port, place))
 
 
 class FilePort:
-    """A store on disk; what does not stay in memory is let go again, or written back and let go.
+    """Store on disk; non-resident bytes are evicted after a read, and written back after a write.
 
-    memory, file: the caller's descriptors, open as long as this is used
+    memory, file: the caller's descriptors, open as long as this is used.
     """
 
     def __init__(self, memory: int, file: int, residency: Residency) -> None:
@@ -116,11 +116,11 @@ class FilePort:
                 _move_all(move, descriptor, data[start : start + len(part)], part.start)
                 if leaves:
                     self._let_go(part)
-        except OSError as error:  # else a checkpoint's file would have the blame
+        except OSError as error:  # otherwise the error would name the checkpoint's file
             raise disk_failed(error) from error
 
     def _let_go(self, part: range) -> None:
-        self._sync(part)  # of what was read it may tell what MemoryX has written in vain
+        self._sync(part)  # a sync may report a failed write of MemoryX
         os.posix_fadvise(self._file, part.start, len(part), os.POSIX_FADV_DONTNEED)
 
 

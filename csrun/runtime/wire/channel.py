@@ -1,7 +1,7 @@
-"""A channel: messages both ways between two roles, descriptors along with them on one machine.
+"""Channel: messages in both directions between two roles; on one machine also descriptors.
 
-Between processes of one machine it is a Unix socket that keeps message borders (SOCK_SEQPACKET);
-inside one process, the same class over a socket pair. `TcpChannel` goes between machines.
+Between processes of one machine it is a Unix socket with message boundaries (SOCK_SEQPACKET);
+inside one process, the same class over a socket pair. `TcpChannel` connects machines.
 """
 
 import os
@@ -16,8 +16,8 @@ import msgspec
 from csrun.base.errors import PeerLost
 from csrun.runtime.wire.messages import AnyMessage
 
-MAX_MESSAGE_BYTES = 64 * 1024  # far above any message, below the kernel's least socket buffer
-MAX_DESCRIPTORS = 253  # the kernel's limit on one SCM_RIGHTS message
+MAX_MESSAGE_BYTES = 64 * 1024  # far above any message, below the kernel's minimum socket buffer
+MAX_DESCRIPTORS = 253  # the kernel's limit for one SCM_RIGHTS message
 
 M = TypeVar("M", bound=AnyMessage)
 
@@ -37,7 +37,7 @@ class Channel(ABC):
     def send(self, message: AnyMessage, descriptors: Sequence[int] = ()) -> None:
         """Send one message; the peer receives duplicates of `descriptors`.
 
-        Raises: PeerLost when the peer is gone.
+        Raises: PeerLost if the peer is lost
         """
         try:
             self._send(self._encoder.encode(message), descriptors)
@@ -45,9 +45,9 @@ class Channel(ABC):
             raise self._lost() from error
 
     def receive(self) -> tuple[AnyMessage, list[int]]:
-        """Wait for the next message and its descriptors, which are the caller's to close.
+        """Wait for the next message and its descriptors, which the caller closes.
 
-        Raises: PeerLost when the peer is gone.
+        Raises: PeerLost if the peer is lost
         """
         try:
             data, descriptors = self._receive()
@@ -56,16 +56,16 @@ class Channel(ABC):
         return self._decoder.decode(data), descriptors
 
     def expect(self, kind: type[M], descriptors: int = 0) -> tuple[M, list[int]]:
-        """Wait for a message that must be of this kind, with so many descriptors.
+        """Wait for a message that must be of this kind, with this many descriptors.
 
-        Raises: PeerLost when the peer is gone; RuntimeError when it says something else.
+        Raises: PeerLost if the peer is lost; RuntimeError for another message
         """
         return self.require(kind, descriptors, *self.receive())
 
     def require(
         self, kind: type[M], descriptors: int, message: AnyMessage, received: list[int]
     ) -> tuple[M, list[int]]:
-        """A message that has been received and must be of this kind, as by `expect`."""
+        """Check a received message as `expect` does, and return it."""
         if not isinstance(message, kind) or len(received) != descriptors:
             raise RuntimeError(
                 f"{self.peer}: expected {kind.__name__} with {descriptors} descriptors, "
@@ -74,9 +74,9 @@ class Channel(ABC):
         return message, received
 
     def has_ended(self) -> bool:
-        """Return whether the peer is gone, with nothing left to read from it."""
+        """Return whether the peer has closed the connection, with nothing left to read."""
         try:
-            # Peeked at: a message that waits is still to be received.
+            # MSG_PEEK: a waiting message must still be received.
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -84,7 +84,7 @@ class Channel(ABC):
             return True
 
     def abandon(self) -> None:
-        """Have both sides see that the other one is gone."""
+        """Shut down the connection, so that both sides see the other one as lost."""
         with suppress(OSError):
             # shutdown, not close: it wakes a thread that waits in recv, and the descriptor stays
             # ours.
@@ -95,18 +95,18 @@ class Channel(ABC):
 
     @abstractmethod
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
-        """Send one message whole."""
+        """Send one complete message."""
 
     @abstractmethod
     def _receive(self) -> tuple[bytes, list[int]]:
-        """Wait for one whole message; an OSError at the end of the connection."""
+        """Wait for one complete message; OSError at the end of the connection."""
 
     def _lost(self) -> PeerLost:
         return PeerLost(f"lost the connection to {self.peer}", self.peer)
 
 
 class UnixChannel(Channel):
-    """The channel between processes of one machine, or inside one process."""
+    """Channel between processes of one machine, or inside one process."""
 
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
         socket.send_fds(self._socket, [data], list(descriptors))
@@ -116,13 +116,15 @@ class UnixChannel(Channel):
         if not data:
             raise ConnectionResetError
         for descriptor in descriptors:
-            # recvmsg(2) without MSG_CMSG_CLOEXEC leaves them open in programs that are started.
+            # recvmsg(2) without MSG_CMSG_CLOEXEC would leak them into started programs.
             os.set_inheritable(descriptor, False)
         return data, descriptors
 
 
 def channel_pair(first: str, second: str) -> tuple[Channel, Channel]:
-    """Two connected channels inside one process: the end that talks to `first`, and to `second`."""
-    # SOCK_SEQPACKET keeps message borders: no framing is needed.
+    """Return two connected channels inside one process: the end that talks to `first`, and to
+    `second`.
+    """
+    # SOCK_SEQPACKET preserves message boundaries, so no framing is needed.
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return UnixChannel(left, first), UnixChannel(right, second)

@@ -1,4 +1,4 @@
-"""The words of the challenge on a connection: whole ones on a Unix socket, framed ones on TCP."""
+"""Mutual authentication of a connection: messages of a challenge, on Unix sockets and TCP."""
 
 import hashlib
 import hmac
@@ -15,49 +15,51 @@ NONCE_BYTES = 32
 
 
 class Side(StrEnum):
-    """Whose proof it is; keeps one side's proof from being sent back as the other's."""
+    """Side of a proof; prevents that one side's proof is sent back as the other's."""
 
     LISTENER = "listener"
     CONNECTOR = "connector"
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Connector → listener: who I claim to be, and my nonce."""
+    """Connector → listener: claimed identity, and the connector's nonce."""
 
     peer: str
     nonce: bytes
 
 
 class Challenge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Listener → connector: my nonce, and my proof over both."""
+    """Listener → connector: the listener's nonce, and its proof over both."""
 
     nonce: bytes
     proof: bytes
 
 
 class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Connector → listener: my proof over both nonces."""
+    """Connector → listener: the connector's proof over both nonces."""
 
     proof: bytes
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="welcome"):
-    """Listener → connector: you are in; without it a connector was turned away, and tries again."""
+    """Listener → connector: accepted; without this message the connector was rejected, and retries.
+    retries.
+    """
 
 
 class NameTaken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="name_taken"):
-    """Listener → connector, which holds the secret: whom you claim to be is in already."""
+    """Listener → connector with a valid proof: another connection uses the claimed name."""
 
 
 def new_nonce() -> bytes:
-    """A nonce that was never used before."""
+    """Return a random nonce."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def proof(secret: bytes, side: Side, job: str, hello: Hello, listener_nonce: bytes) -> bytes:
-    """The proof of one side over job, role and both nonces.
+    """Return the proof of one side over job, role and both nonces.
 
-    Fields are hashed with their lengths, so that no two different inputs give the same text.
+    Fields are hashed with their lengths, so that no two different inputs hash the same text.
     """
     text = b""
     for field in (side.encode(), job.encode(), hello.peer.encode(), hello.nonce, listener_nonce):
@@ -70,12 +72,13 @@ def proves(secret: bytes, side: Side, job: str, hello: Hello, nonce: bytes, give
     return hmac.compare_digest(proof(secret, side, job, hello, nonce), given)
 
 
-HANDSHAKE_DEADLINE_S = 10.0  # 98 tasks on two cores answer late; a stranger may not stay longer
+# 98 tasks on two cores answer late; an unauthenticated connection may not stay longer
+HANDSHAKE_DEADLINE_S = 10.0
 MAX_HANDSHAKE_BYTES = 1024
 
 
 class Frames:
-    """The words that come over a connection; never reads past the end of one."""
+    """Messages of the challenge on a connection; never reads beyond the end of a message."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -83,14 +86,14 @@ class Frames:
         self._received = bytearray()
 
     def receive(self) -> bytes | None:
-        """Read once; the word, when that was its end.
+        """Read once; return the message if complete.
 
-        Raises: OSError at the end of the connection, for a word that is too long, and when nothing
-        has come
+        Raises: OSError at the end of the connection, for a message that is too long, and if no data
+        is available
         """
         missing = framing.missing_bytes(self._received, MAX_HANDSHAKE_BYTES)
-        # Of TCP not a byte more than the word: what follows is read by who takes the connection
-        # over.
+        # On TCP not a byte more than the message: what follows is read by the new owner of the
+        # connection.
         most = missing if self._is_framed else MAX_HANDSHAKE_BYTES
         data = self._connection.recv(most)
         if not data:
@@ -113,17 +116,17 @@ class Frames:
 def send_frame(
     connection: socket.socket, word: Hello | Challenge | Proof | Welcome | NameTaken
 ) -> None:
-    """Send one word of the challenge."""
+    """Send one message of the challenge."""
     data = msgspec.msgpack.encode(word)
     is_framed = connection.family != socket.AF_UNIX
     connection.send(framing.encode(data) if is_framed else data)
 
 
 def prove(connection: socket.socket, secret: bytes, job: str, me: str) -> None:
-    """The connector's part of the challenge.
+    """Run the connector's part of the challenge.
 
-    Raises: CsrunError when another task has come under the name; PermissionError when the listener
-    does not hold the secret; OSError and MsgspecError for what else goes wrong
+    Raises: CsrunError if another task uses the name; PermissionError if the listener does not have
+    the secret; OSError and MsgspecError for other failures
     """
     hello = Hello(me, new_nonce())
     send_frame(connection, hello)

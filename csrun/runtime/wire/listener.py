@@ -1,7 +1,7 @@
-"""The chief's doors: a Unix socket for peers of its machine, a TCP port for those of others.
+"""Listening sockets of the chief: a Unix socket for peers of its machine, a TCP port for others.
 
-Nothing is kept of a connection but what the challenge needs: a wrong word, a length above the
-least, silence until the deadline, or too many others before it has passed end it.
+A connection only has the state of its challenge. It is closed after a wrong message, a message
+above the minimum length, the deadline, or when too many unauthenticated connections are open.
 """
 
 import logging
@@ -29,17 +29,17 @@ from csrun.runtime.wire.rendezvous import (
 from csrun.runtime.wire.shared import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
-MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room
-BACKLOG = 4096  # of which Linux grants net.core.somaxconn
-SHOWN_NAMES = 8  # in a line that a person reads
-LOOK_FOR_ENDED_S = 1.0  # while a peer is missing
+MAX_STRANGERS = 128  # maximum number of unauthenticated connections; the oldest one is closed
+BACKLOG = 4096  # Linux limits it to net.core.somaxconn
+SHOWN_NAMES = 8  # names in a log line
+LOOK_FOR_ENDED_S = 1.0  # seconds between log lines while a peer is missing
 
 log = logging.getLogger("csrun")
 
 
 @dataclass
 class _Stranger:
-    """A connection that has not passed the challenge yet."""
+    """Connection that has not been authenticated yet."""
 
     connection: socket.socket
     frames: handshake.Frames
@@ -49,7 +49,7 @@ class _Stranger:
 
 
 class Listener:
-    """Takes in exactly the peers that it was told to expect, once each."""
+    """Accepts exactly the expected peers, once each."""
 
     def __init__(self, folder: RunFolder) -> None:
         make_private(folder.path)
@@ -59,7 +59,7 @@ class Listener:
         self._names_taken: set[str] = set()
         self._doors: dict[int, socket.socket] = {}
         unix, port = new_unix_name(), None
-        # The doors are open before the endpoint is written: who has read it can connect at once.
+        # Listen before the endpoint is written, since a reader can connect at once.
         self._open(_unix_door(unix))
         if folder.host is not None:
             try:
@@ -76,7 +76,7 @@ class Listener:
     def accept(self, expected: set[str]) -> dict[str, Channel]:
         """Wait until all expected peers have joined, those of other machines with their lines.
 
-        Raises: PeerLost when one of them has ended instead.
+        Raises: PeerLost if one of them has ended instead
         """
         joined: dict[str, Channel] = {}
         missing = set(expected)
@@ -86,20 +86,21 @@ class Listener:
         )
         while missing:
             events = self._poll.poll(LOOK_FOR_ENDED_S * 1000)
-            if monotonic() >= look_s:  # strangers who come all the time are no reason not to look
+            # checked also while unauthenticated connections keep arriving
+            if monotonic() >= look_s:
                 self._require_living(missing)
                 stall_watch.look()
                 look_s = monotonic() + LOOK_FOR_ENDED_S
             for descriptor, _ in events:
                 if descriptor in self._doors:
                     self._let_in(self._doors[descriptor])
-                elif stranger := self._strangers.get(descriptor):  # else dropped just now
+                elif stranger := self._strangers.get(descriptor):  # otherwise closed meanwhile
                     self._advance(stranger, missing, joined)
             self._drop_late()
         return joined
 
     def close(self) -> None:
-        """Close the doors; strangers are sent away."""
+        """Close the sockets and all unauthenticated connections."""
         for descriptor in list(self._strangers):
             self._forget(descriptor).close()
         for descriptor, door in self._doors.items():
@@ -108,7 +109,7 @@ class Listener:
         self._doors.clear()
 
     def _open(self, door: socket.socket) -> socket.socket:
-        # A connection that is gone before accept must not block the loop.
+        # A connection that is closed before accept must not block the loop.
         door.setblocking(False)
         self._doors[door.fileno()] = door
         self._poll.register(door, select.POLLIN)
@@ -123,7 +124,7 @@ class Listener:
     def _let_in(self, door: socket.socket) -> None:
         try:
             connection, _ = door.accept()
-        except OSError:  # it has gone again
+        except OSError:  # it was closed meanwhile
             return
         try:
             if connection.family == socket.AF_UNIX:
@@ -135,7 +136,7 @@ class Listener:
             return
         if len(self._strangers) >= MAX_STRANGERS:
             self._forget(next(iter(self._strangers))).close()
-        # A stranger that is silent must not hold up the others.
+        # A silent connection must not block the others.
         connection.setblocking(False)
         self._strangers[connection.fileno()] = _Stranger(connection, handshake.Frames(connection))
         self._poll.register(connection, select.POLLIN)
@@ -150,7 +151,9 @@ class Listener:
             self._forget(descriptor).close()
 
     def _advance(self, stranger: _Stranger, missing: set[str], joined: dict[str, Channel]) -> None:
-        """Hear what has come of the handshake; a wrong word ends the connection without one."""
+        """Process received data of a challenge; a wrong message closes the connection without a
+        reply.
+        """
         descriptor = stranger.connection.fileno()
         try:
             data = stranger.frames.receive()
@@ -165,7 +168,7 @@ class Listener:
             is_second = stranger.hello.peer not in missing
             answer = handshake.NameTaken() if is_second else handshake.Welcome()
             handshake.send_frame(stranger.connection, answer)
-        except BlockingIOError:  # the event was that of a stranger who had the descriptor before
+        except BlockingIOError:  # the event was for an earlier connection with this descriptor
             return
         except (OSError, *UNREADABLE):
             self._forget(descriptor).close()
@@ -201,7 +204,7 @@ class Listener:
         self._require_known(hello.peer, missing)
 
     def _require_known(self, name: str, missing: set[str]) -> None:
-        """Raises: PermissionError for a name that nobody was to come by."""
+        """Raises: PermissionError for an unexpected name"""
         if name not in missing | self._names_taken:
             raise PermissionError
 
@@ -209,7 +212,7 @@ class Listener:
 def _take_in(
     connection: socket.socket, name: str, missing: set[str], joined: dict[str, Channel]
 ) -> None:
-    """A peer, or a line of one that has come from another machine before."""
+    """Add a peer, or a line of a peer on another machine that has joined before."""
     for channel in joined.values():
         if isinstance(channel, TcpChannel) and (line := line_names(channel.peer).get(name)):
             channel.lines[line] = connection

@@ -1,7 +1,7 @@
-"""Messages between the roles of a run: small typed structs, msgpack on the wire.
+"""Messages between the roles of a run: small typed structs, encoded as msgpack.
 
-Bulk data never travels in them: batches, weights and results lie in shared memory whose descriptors
-go along with a message.
+Bulk data are not part of messages: batches, weights and results are in shared memory, whose
+descriptors accompany a message.
 """
 
 import msgspec
@@ -15,9 +15,10 @@ Results = dict[str, float]
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
-    `last` is the first batch that the run will not take (None: until the data ends). `source` is
-    the number of the program that they are for, `data` that of the data set among the streamer's.
-    readers: how many wafers read the ring, each every batch.
+    last: first batch that the run will not use (None: until the data end).
+    source: number of the program that they are for.
+    data: index of the data set in the streamer's list.
+    readers: number of wafers, which all read every batch.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -32,27 +33,27 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Streamer → chief, with the ring's descriptors: memory, and of each reader filled and free.
+    """Streamer → chief, with the ring's descriptors: memory, and for each reader filled and free.
 
-    Without them from another machine: the chief makes the ring.
+    From another machine there are none, because the chief creates the ring.
     """
 
     slots: int
 
 
 class Primed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Streamer → chief: the first batch lies in the ring, or the data is at its end.
+    """Streamer → chief: the first batch is in the ring, or the data are exhausted.
 
-    stages: the names of the pipeline's stages, by whose numbers a slot tells of them.
+    stages: names of the pipeline's stages; a slot refers to them by index.
     """
 
     stages: tuple[str, ...] = ()
 
 
 class TellOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → streamer: a part of what a data set, by its number, must know of the next pass.
+    """Chief → streamer: a part of the order of the next pass of a data set, by its index.
 
-    All parts are there when that is to begin.
+    All parts are sent before that pass begins.
     """
 
     data: int
@@ -60,9 +61,9 @@ class TellOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class BeginPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → streamer and wafer: of a source, batch `first` comes next, up to `last`.
+    """Chief → streamer and wafer: continue a source with batch `first`, up to `last`.
 
-    number: of the pass, which its slots have in their headers; those of others are thrown away.
+    number: number of the pass, which is in the headers of its slots; others are discarded.
     first: the streamer's own first batch, or the run's.
     """
 
@@ -81,11 +82,12 @@ class CheckpointSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → MemoryX: make a store for this Executable and apply its learning algorithm.
+    """Chief → MemoryX: create a store for this Executable and serve its updates.
 
-    layout: of the store, which may be longer than that of the Executable alone. checkpoints: what
-    must have room next to a store on disk. server: which of the run's `servers` MemoryX tasks it
-    is, from 0. later_bytes: of the stores that others make on its machine later.
+    layout: layout of the store, which may be larger than the Executable requires.
+    checkpoints: checkpoints that need space next to a store on disk.
+    server: index of this MemoryX task among the run's `servers`.
+    later_bytes: size of stores that are created on its machine later.
     """
 
     directory: str
@@ -99,18 +101,20 @@ class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class StoreOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A store in a file: its folder, and the most that is in memory of it."""
+    """Store in a file: its folder, and the maximum of it in memory."""
 
     folder: str
     memory_bytes: int
 
 
 class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: memory, file, and of each wafer gradients, weights, notes.
+    """MemoryX → chief, with descriptors: memory, file, and for each wafer gradients, weights,
+    mailbox.
 
-    The file is the memory again where the store has none. Without them from another machine.
+    Without a file the memory is sent twice. From another machine there are none.
 
-    nbytes: of its own groups. disk: None for a store in memory.
+    nbytes: size of its own groups.
+    disk: None for a store in memory.
     """
 
     nbytes: int
@@ -118,20 +122,22 @@ class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
 
 
 class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → MemoryX: serve this Executable, too, over the store of the first."""
+    """Chief → MemoryX: also serve this Executable, over the store of the first one."""
 
     directory: str
     digest: str
 
 
 class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with each wafer's descriptors: gradients, weights, notes; none if remote."""
+    """MemoryX → chief, with each wafer's descriptors: gradients, weights, mailbox; none if remote.
+    remote.
+    """
 
 
 class RelayWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → SwarmX: be between these children and each task of MemoryX, or the parent if any.
+    """Chief → SwarmX: relay between these children and each MemoryX task, or the parent if given.
 
-    children: in whose order gradients, which are of this precision, are added up.
+    children: names in the order of summation of the gradients, which have this precision.
     """
 
     children: tuple[str, ...]
@@ -142,48 +148,48 @@ class RelayWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class RelayReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """SwarmX → chief: its neighbours may come."""
+    """SwarmX → chief: its neighbours may connect."""
 
 
 class JoinSwarmX(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → MemoryX on another machine: this SwarmX task gives the orders of all wafers."""
+    """Chief → MemoryX on another machine: this SwarmX task sends the requests of all wafers."""
 
     task: str
     me: str
 
 
 class HoldUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → MemoryX, or a wafer that has the store: a checkpoint is copied from here on.
+    """Chief → MemoryX, or a wafer with the store: a checkpoint is copied from now on.
 
-    An update waits until what it changes is copied.
+    An update waits until the values that it overwrites are copied.
     """
 
 
 class UpdatesHeld(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Their answer, with a descriptor: the counter of the tensors that are copied."""
+    """Reply to HoldUpdates, with a descriptor: the counter of copied tensors."""
 
 
 class UnloadProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → wafer and MemoryX: no order is of this program any more.
+    """Chief → wafer and MemoryX: no further order is for this program.
 
-    Others may still take its batches.
+    Other programs may still use its batches.
     """
 
     program: int
 
 
 class EndStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → wafer and streamer: nobody takes the batches of this source any more."""
+    """Chief → wafer and streamer: the batches of this source are not used any more."""
 
     source: int
 
 
 class InitializeStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → MemoryX: give the state, which is zero, its first values, by the run's seed."""
+    """Chief → MemoryX: set the state, which is zero, to its initial values, by the run's seed."""
 
 
 class StoreInitialized(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief: they are in the store."""
+    """MemoryX → chief: the initial values are in the store."""
 
 
 class ReadState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -201,21 +207,24 @@ class WriteState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
 
 
 class StateWritten(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief: they are in the store."""
+    """MemoryX → chief: the bytes are in the store."""
 
 
 class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: load this Executable; descriptors: those of the store in weight streaming.
 
-    They are those of each of `servers` MemoryX tasks in turn; of one on another machine it is the
-    connection to it, or to the SwarmX between: `remote_stores` are the names of these. As many
-    AddRing messages follow as `rings` says, in the order of the streamers.
+    There are those of each of `servers` MemoryX tasks in order; for one on another machine, the
+    connection to it or to SwarmX, with names in `remote_stores`. `rings` AddRing messages follow,
+    in the order of the streamers.
 
-    A run's programs are numbered as they are loaded. The first has the store, of this layout; of
-    another the descriptors are the counters of its gradients and weights and its notes, if any.
-    `batches_of`: the program whose batches it takes, if not those of rings of its own. disks: of
-    stores on this machine, those that lie in a file. system: the wafer's place among the systems.
-    cpus: for its kernels.
+    Programs of a run are numbered in the order of loading. The first one has the store, with this
+    layout; others have descriptors of their counters of gradients and weights and of their mailbox,
+    if any.
+
+    batches_of: program whose batches it uses, unless it has its own rings.
+    disks: for stores on this machine, the files of those on disk.
+    system: index of the wafer's system.
+    cpus: CPUs for its kernels.
     """
 
     directory: str
@@ -240,15 +249,16 @@ class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
 
 
 class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, with descriptors: arena and results; of all but the first program results."""
+    """Wafer → chief, with descriptors: arena and results; after the first program only results."""
 
     programming_time_s: float
 
 
 class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, during an order: a batch has not come for long.
+    """Wafer → chief, during an order: a batch is late.
 
-    streamer: its place in the turn. stage: the number of the stage that it is in, -1 when unknown.
+    streamer: index of the streamer.
+    stage: index of the stage that the batch is in, -1 if unknown.
     """
 
     streamer: int
@@ -257,9 +267,9 @@ class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, during an order: MemoryX has not updated or sent weights for long.
+    """Wafer → chief, during an order: weights or updates of MemoryX are late.
 
-    server: which of its tasks.
+    server: index of the task.
     """
 
     waited_s: float
@@ -267,10 +277,11 @@ class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
 
 class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Batches of steps that take several, whose gradients are added up until the last one.
+    """Batches of steps with gradient accumulation, up to the last batch of each step.
 
-    before: so many of the first step's were computed in earlier orders. ends: for each batch of the
-    order whether it is its step's last one. Of no batch: the step ends with those before.
+    before: number of batches of the first step that earlier orders have computed.
+    ends: for each batch of the order whether it is the last one of its step. Without batches, the
+        step ends with those before.
     """
 
     before: int
@@ -282,11 +293,11 @@ class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(self.ends) if self.ends else 1
 
     def first(self, batches: int) -> "Gathering":
-        """Gathering of the first batches."""
+        """Return the part for the first batches."""
         return Gathering(self.before, self.ends[:batches])
 
     def batches_of(self, steps: int) -> int:
-        """Number of batches of the first steps."""
+        """Return the number of batches of the first steps."""
         ended = 0
         for number, ends in enumerate(self.ends, 1):
             ended += ends
@@ -296,11 +307,13 @@ class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Up to `count` steps, the first of which is global step `first`.
+    """Up to `count` steps, starting with global step `first`.
 
-    Schedules and random draws go by `first`; the next batch is the one after the last that was
-    taken. keeps_all: keep the outputs of each step of a training, not only the last one's.
-    gathering: the steps are batches, of a plan that `accumulates`, of which a step takes several.
+    `first` determines schedules and random draws; the next batch is the one after the last batch
+    taken.
+
+    keeps_all: keep the outputs of each step of a training, not only the last one's.
+    gathering: the steps are batches with gradient accumulation, of a plan that `accumulates`.
     """
 
     first: int
@@ -317,15 +330,17 @@ class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
 
 
 class WeightsChanged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → wafer: the state was written since the last order; weights in slots are old."""
+    """Chief → wafer: the state was written since the last order; weights in slots are stale."""
 
 
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
-    """Use of one streamer by the wafer in an order's steps.
+    """The wafer's use of one streamer in an order's steps.
 
-    streamer: its place in the turn. wait_s: how long the wafer waited for its batches; produce_s:
-    how long they took to make. slowest: the number of its slowest stage, -1 when unknown;
-    slowest_s: that stage's time a batch.
+    streamer: index of the streamer.
+    wait_s: time that the wafer waited for its batches.
+    produce_s: time to make them.
+    slowest: index of its slowest stage, -1 if unknown.
+    slowest_s: that stage's time per batch.
     """
 
     streamer: int
@@ -337,16 +352,18 @@ class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief: `done` steps are committed and their results lie in the result slots.
+    """Wafer → chief: `done` steps are complete, and their results are in the result slots.
 
-    Of steps that take several batches they are batches, and those of steps that end are committed.
+    With gradient accumulation these are batches, and the steps that end are complete.
 
-    samples: their valid rows; seconds: how long they took, waits for batches included.
-    input: one for each streamer whose batches were awaited. weights_s, first_group_s: how long they
-    waited for weights, and for those of a step's first visit; checkpoint_s: for updates that one
-    held back.
-    finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
-    uncounted: as it has no label that counts, of this number among the batch's counts.
+    samples: number of valid rows.
+    seconds: time of the steps, including waits for batches.
+    input: one entry for each streamer whose batches were late.
+    weights_s, first_group_s: waits for weights, and for those of a step's first visit.
+    checkpoint_s: waits for updates that a checkpoint held back.
+    finished: the data are exhausted.
+    bad_loss: loss of the step after them, which was not applied.
+    uncounted: index in the batch's counts if no label of that step counts.
     """
 
     done: int
@@ -362,21 +379,21 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class TraceRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Peer of its machine → chief, with a descriptor: the ring of what it traces."""
+    """Peer of the chief's machine → chief, with a descriptor: the ring of its trace."""
 
 
 class ReadTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → those whose ring it has not: what was traced so far."""
+    """Chief → peers whose ring it has not: send the trace so far."""
 
 
 class Traced(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Their answer: a part of a process's spans; the last one is empty."""
+    """Reply to ReadTrace: a part of a process's spans; the last part is empty."""
 
     part: bytes
 
 
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → all: this run is over; `results` is what the estimator returns in every task."""
+    """Chief → all: this run is over; every task's estimator returns `results`."""
 
     results: Results
 

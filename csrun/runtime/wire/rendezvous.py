@@ -1,9 +1,9 @@
-"""Rendezvous of a run's roles: the chief listens, its address lies in the job's folder.
+"""Rendezvous of a run's roles: the chief listens, and its address is in the job folder.
 
-A run is one call of the estimator; all tasks run the same script, so they count their runs alike.
-The folder `runs/<n>` gets `endpoint` when the chief listens and `done.json` when the run is over,
-so that a task that comes late learns the results without anyone to talk to; `failed.json` when the
-chief's part of it raised, so that a script that catches the error does so in every task.
+A run is one call of the estimator; all tasks run the same script, so they number their runs
+equally. The folder `runs/<n>` gets `endpoint` when the chief listens, and `done.json` when the run
+is over, so that a late task gets the results without a connection. It gets `failed.json` when the
+chief's part raised an exception, so that a script that catches it does so in every task.
 """
 
 import errno
@@ -38,9 +38,10 @@ log = logging.getLogger("csrun")
 
 
 class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The chief's two doors. `unix` is an abstract address: no path to be too long or to remove.
+    """Addresses of the chief. `unix` is an abstract address, without a path that could be too long
+    or left behind.
 
-    `host` and `port` are None where all tasks share one machine.
+    host, port: None if all tasks share one machine.
     """
 
     unix: str
@@ -48,7 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int | None
 
     def connect(self, host: Host | None, timeout_s: float) -> socket.socket:
-        """A connection from a task on `host`: TCP when that is another machine.
+        """Connect from a task on `host`, by TCP to another machine.
 
         Raises: OSError
         """
@@ -66,14 +67,14 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_unix_name() -> str:
-    """An abstract address that nobody has."""
+    """Return an unused abstract address."""
     return f"csrun-{secrets.token_hex(12)}"
 
 
 def require_own_account(connection: socket.socket) -> None:
-    """Make sure that the process at the other end of a Unix socket is of this account.
+    """Check that the process at the other end of a Unix socket belongs to this account.
 
-    An abstract address has no file, and so no mode that kept others from it.
+    An abstract address has no file mode that would exclude other accounts.
 
     Raises: PermissionError
     """
@@ -84,37 +85,37 @@ def require_own_account(connection: socket.socket) -> None:
 
 
 def line_names(peer: str) -> dict[str, ConnectionPurpose]:
-    """The lines of a peer on another machine, by the names by which they join."""
+    """Return the lines of a peer on another machine, by the names under which they join."""
     has_store = peer.split()[0] == MEMORYX and "/" not in peer  # and is not a SwarmX task's lane
     lines = tuple(ConnectionPurpose) if has_store else (ConnectionPurpose.BULK,)
     return {f"{peer}/{line}": line for line in lines}
 
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; unix(7)
-FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
+FIRST_LOOK_S = 0.002  # seconds between polls of the endpoint, increasing
 RAREST_LOOK_S = 0.25
-QUEUE_S = 60.0  # a thousand tasks on two cores knock at once, more than the chief's queue takes
+QUEUE_S = 60.0  # a thousand tasks on two cores connect at once, more than the chief's queue holds
 MOST_TURNED_AWAY = 6  # times
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 CHIEF = "chief"
-MEMORYX = peer_name(Role.MEMORYX)  # the first, and mostly the only one
+MEMORYX = peer_name(Role.MEMORYX)  # the first task, and usually the only one
 _RUN_AGAIN = "start the job again"
 SAME_CALLS = "every task must make the same calls of the estimator"
-RUN_FAILED = "run failed"  # among the results of a run that the chief has given up
+RUN_FAILED = "run failed"  # among the results of a run that the chief has abandoned
 
 
 class ChiefRefused(UsageError, PeerLost):  # noqa: N818  an event, not an error
-    """The chief's UsageError, as the other tasks see it: never the first cause of a failure."""
+    """The chief's UsageError, raised in the other tasks; never the first cause of a failure."""
 
 
 class RunDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """done.json: the results of a run; as texts, since JSON has no word for a NaN."""
+    """done.json: results of a run, as text, since JSON cannot represent NaN."""
 
     results: dict[str, str]
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """failed.json: why the chief's part of a run ended."""
+    """failed.json: reason why the chief's part of a run ended."""
 
     message: str
     is_usage_error: bool
@@ -122,10 +123,10 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Folder in which one run of a job meets; `job` names the job in the challenge.
+    """Folder in which the tasks of one run meet; `job` names the job in the challenge.
 
-    `ended` has, by the name of a peer, the file that is there once its task has ended.
-    `host` is the machine of this task, None when it is the chief's.
+    ended: by the name of a peer, the file that exists once its task has ended.
+    host: machine of this task; None if it is the chief's.
     """
 
     path: Path
@@ -146,20 +147,20 @@ class RunFolder:
 
     @property
     def failed(self) -> Path:
-        """The file with the `Failure` of a run that the chief has given up."""
+        """The file with the `Failure` of a run that the chief has abandoned."""
         return self.path / "failed.json"
 
     def has_ended(self, peer: str) -> bool:
-        """Return whether the task of a peer has ended, so that it will not come any more."""
+        """Return whether the task of a peer has ended, so that it will not join any more."""
         return peer in self.ended and self.ended[peer].exists()
 
 
 def announce_done(folder: RunFolder, results: Results) -> None:
-    """Leave the run's results for tasks that come late.
+    """Write the run's results for late tasks.
 
-    Where they cannot be written, this is told, and no more: the work is done.
+    A failure to write is only logged, because the work is done.
     """
-    # str of a float has all its digits, so that every task gets the same bits.
+    # str of a float has all digits, so that every task gets the same bits
     exact = {name: str(value) for name, value in results.items()}
     try:
         make_private(folder.path)
@@ -173,23 +174,23 @@ def announce_done(folder: RunFolder, results: Results) -> None:
 
 
 def announce_failed(folder: RunFolder, error: Exception) -> None:
-    """Leave word that the run has failed with `error`, so that nobody waits for it."""
+    """Record that the run has failed with `error`, so that no task waits for it."""
     message = str(error) if isinstance(error, CsrunError) else f"{type(error).__name__}: {error}"
-    with suppress(OSError):  # the error itself is what the user must see
+    with suppress(OSError):  # the user must see the error itself
         make_private(folder.path)
         failure = Failure(message, isinstance(error, UsageError))
         stored.write(folder.failed, failure, durable=False)
 
 
 def join(folder: RunFolder, me: str) -> Channel | Results:
-    """Connect to the run's chief as the peer `me`, or get the results of a run that is over.
+    """Connect to the run's chief as the peer `me`, or return the results of a run that is over.
 
-    Raises: PeerLost when the chief went away, has given the run up, has ended before it, or is no
-    chief of this job (a ChiefRefused where it gave up with a UsageError).
+    Raises: PeerLost if the chief was lost, has abandoned the run, has ended before it, or is not a
+    chief of this job (a ChiefRefused if it ended with a UsageError)
     """
     pause = FIRST_LOOK_S
     while True:
-        is_too_late = folder.has_ended(CHIEF)  # asked first: what it left is there by then
+        is_too_late = folder.has_ended(CHIEF)  # checked first: its files exist by then
         if (results := _results(folder)) is not None:
             return results
         raise_failure(folder)
@@ -198,12 +199,12 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
         if is_too_late:
             raise PeerLost(f"{me}: the chief ended without starting this run: {SAME_CALLS}", CHIEF)
         sleep(pause)
-        # Ever more rarely: a thousand tasks look at one folder, which may be on a network.
+        # Increasing: a thousand tasks poll one folder, which may be on a network.
         pause = min(2 * pause, RAREST_LOOK_S)
 
 
 def _results(folder: RunFolder) -> Results | None:
-    """Results that the chief has left of a run that is over."""
+    """Return the results of a run that is over."""
     try:
         done = stored.read(folder.done, RunDone, "the run's results", _RUN_AGAIN)
     except FileNotFoundError:
@@ -216,7 +217,7 @@ def _results(folder: RunFolder) -> Results | None:
 
 
 def raise_failure(folder: RunFolder) -> None:
-    """Raise what the chief has left, if it has given the run up: PeerLost, or ChiefRefused."""
+    """Raise PeerLost or ChiefRefused if the chief has abandoned the run."""
     with suppress(FileNotFoundError):
         failure = stored.read(folder.failed, Failure, "the chief's failure record", _RUN_AGAIN)
         raise (ChiefRefused if failure.is_usage_error else PeerLost)(failure.message)
@@ -244,14 +245,13 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
 
 
 def _proven(folder: RunFolder, name: str) -> socket.socket:
-    """A connection that has passed the challenge; one turned away by a crowd is tried again.
+    """Return an authenticated connection; one rejected under load is retried.
 
-    The pauses are drawn, so that those who came at once do not come at once again.
+    Pauses are random, so that tasks that came at once do not retry at once.
     """
     endpoint = stored.read(folder.endpoint, Endpoint, "the chief's address", _RUN_AGAIN)
     deadline_s, pause_s = monotonic() + QUEUE_S, FIRST_PAUSE_S
-    # Seeded by the name: tasks that have come at once draw unlike pauses, each the same in each
-    # run.
+    # Seeded by the name: tasks that came at once have different pauses, equal in each run.
     draws, turned_away = Random(name), 0
     while True:
         try:
@@ -259,7 +259,8 @@ def _proven(folder: RunFolder, name: str) -> socket.socket:
         except BlockingIOError:  # the chief's queue is full
             if monotonic() > deadline_s:
                 raise
-        except (ConnectionResetError, BrokenPipeError):  # strangers, or the chief will not have it
+        # unauthenticated connections, or the chief refuses
+        except (ConnectionResetError, BrokenPipeError):
             turned_away += 1
             if turned_away > MOST_TURNED_AWAY:
                 raise
@@ -281,17 +282,19 @@ def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
 
 
 def lane_name(peer: str, memoryx: str) -> str:
-    """The name by which a neighbour of a SwarmX joins it, for what is one MemoryX task's."""
+    """Return the name under which a neighbour of a SwarmX task joins it, for one MemoryX task's
+    data.
+    """
     return f"{peer}/{memoryx}"
 
 
 def swarmx_folder(folder: RunFolder, task: str) -> RunFolder:
-    """Folder in which the neighbours of a SwarmX task of a run meet it."""
+    """Return the folder in which the neighbours of a SwarmX task of a run connect to it."""
     return replace(folder, path=folder.path / task)
 
 
 def join_swarmx(folder: RunFolder, task: str, me: str, memoryx: str) -> TcpChannel:
-    """A connection to a SwarmX task of a run, on whose bulk goes what is one MemoryX task's.
+    """Connect to a SwarmX task of a run; the bulk connection carries one MemoryX task's data.
 
     Raises: PeerLost as `join`
     """
@@ -302,31 +305,31 @@ def join_swarmx(folder: RunFolder, task: str, me: str, memoryx: str) -> TcpChann
 
 
 def memoryx_names(servers: int) -> tuple[str, ...]:
-    """MemoryX's tasks, which have the ranks from 1 on."""
+    """Return the names of the MemoryX tasks, which have the ranks from 1 on."""
     return tuple(peer_name(Role.MEMORYX, rank) for rank in range(1, servers + 1))
 
 
 def swarmx_name(rank: int) -> str:
-    """The SwarmX task of a rank."""
+    """Return the name of the SwarmX task of a rank."""
     return peer_name(Role.SWARMX, rank)
 
 
 def streamer_name(rank: int) -> str:
-    """The streamer of a rank."""
+    """Return the name of the streamer of a rank."""
     return peer_name(Role.STREAMER, rank)
 
 
 def wafer_name(system: str) -> str:
-    """The wafer of a CS system."""
+    """Return the name of the wafer of a CS system."""
     return peer_name(Role.WAFER, system=system)
 
 
 def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
-    """Join the run under `name`, serve until the chief says stop, and return the run's results.
+    """Join the run as `name`, serve until the chief sends the end, and return the run's results.
 
-    A signal that asks to end is kept until the chief has said so, or is gone.
+    A signal to end is deferred until the chief has sent the end, or is lost.
 
-    Raises: PeerLost when the chief goes away; whatever `serve` raises.
+    Raises: PeerLost if the chief is lost; the exceptions of `serve`
     """
     joined = join(folder, name)
     if not isinstance(joined, Channel):
@@ -335,17 +338,16 @@ def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results])
         try:
             return serve(joined)
         except Exception as error:
-            # Before the connection closes: else the chief may report its lost peer first, as the
-            # cause.
+            # Before the connection closes: otherwise the chief may report its lost peer first, as
+            # the cause.
             report_before_closing(error)
             raise
 
 
 def learn(folder: RunFolder, name: str) -> Results:
-    """The results of a run in which the chief needs no peers.
+    """Return the results of a run in which the chief needs no peers.
 
-    Raises: PeerLost when the chief goes away or gives the run up; CsrunError when its run is
-    another.
+    Raises: PeerLost if the chief is lost or abandons the run; CsrunError if it runs something else
     """
     joined = join(folder, name)
     if isinstance(joined, Channel):

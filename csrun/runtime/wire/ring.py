@@ -1,14 +1,14 @@
-"""The ring in which one streamer hands batches to a run's wafers: shared memory and counters.
+"""Ring by which one streamer passes batches to a run's wafers: shared memory and counters.
 
-Each wafer has two counters of its own, filled and free: all of them read every slot, and one is
-free when the last has given it back.
+Each wafer has two counters, filled and free: all wafers read every slot, and a slot is free when
+the last one has returned it.
 
 A slot is a header of int64 and the arrays of one batch, all at multiples of 64 bytes. The wafer
-computes on the slot's arrays in place and gives the slot back afterwards; nothing is copied.
+computes on the slot's arrays in place and returns the slot afterwards; nothing is copied.
 
-Slots are given back a burst at a time. A streamer that is woken for a single batch has lost its
-caches to the others meanwhile: of 96 on two cores each batch took three times the processor time
-that it takes one streamer alone, and half of that in bursts of 4.
+Slots are returned in bursts. A streamer that is woken for a single batch has lost its caches to
+other processes: with 96 streamers on two cores each batch took three times the CPU time of a
+streamer alone, and half of that in bursts of 4.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from csrun.executable.arrays import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.shared import Counter, Overdue, SharedMemory, Waiter
 
-RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each take less
+RINGS_BYTES = 1 << 29  # limit for all rings together, unless LEAST_RING_SLOTS of each take more
 LEAST_RING_SLOTS = 2  # one being read, one being filled
-BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
-BURST = 4  # slots that are given back at once, where the ring has that many to spare
+BATCHES_AHEAD = 16  # prefetched batches of all streamers: a stall of 12 steps is not noticed
+BURST = 4  # slots that are returned at once, if the ring has that many more
 END_OF_DATA = -1  # in the header's `rows`
 UNKNOWN_STAGE = -1
 PASS = 6  # in the header: the number of the pass over the data
@@ -33,10 +33,10 @@ HEADER_LENGTH = 7  # without the counts of labels
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """Cost of a batch to its streamer, without the wait for a free slot.
+    """Cost of a batch in its streamer, without the wait for a free slot.
 
-    slowest: the number of the stage that takes longest, by the names that Primed gives; slowest_ns
-    is its mean over the batches so far.
+    slowest: index of the slowest stage, in the names of Primed.
+    slowest_ns: its mean time over the batches so far.
     """
 
     ns: int = 0
@@ -59,8 +59,8 @@ class BatchCounts:
 class BatchSlot:
     """One batch: its header, and its arrays in the inputs' order.
 
-    header: int64[7 + n] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered
-    + 1, number of the pass, the batch's n counts of labels)
+    header: int64[7 + n] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered +
+        1, number of the pass, the batch's n counts of labels)
     """
 
     header: npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ def slot_bytes(inputs: tuple[InputSpec, ...]) -> int:
 
 
 def header_length(inputs: tuple[InputSpec, ...]) -> int:
-    """Numbers of a slot's header."""
+    """Return the length of a slot's header."""
     return HEADER_LENGTH + sum(len(spec.labels) for spec in inputs)
 
 
@@ -82,7 +82,7 @@ def _aligned_bytes(spec: InputSpec) -> int:
 
 
 def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list[BatchSlot]:
-    """A ring's slots as arrays over its memory."""
+    """Return a ring's slots as arrays over its memory."""
     views = []
     for index in range(slots):
         offset = index * slot_bytes(inputs)
@@ -99,7 +99,7 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
 def write_header(
     slot: BatchSlot, made: BatchCounts | None, index: int, cost: Production, number: int = 0
 ) -> None:
-    """Write all of a slot's header but the stage; `number` is that of the pass."""
+    """Write a slot's header except the stage; `number` is that of the pass."""
     rows = END_OF_DATA if made is None else made.rows
     slot.header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
     slot.header[PASS] = number
@@ -107,7 +107,7 @@ def write_header(
 
 
 class RingWriter:
-    """The streamer's end: makes the ring, fills slots in order, for so many readers."""
+    """Streamer's end: creates the ring and fills slots in order, for this many readers."""
 
     def __init__(
         self, inputs: tuple[InputSpec, ...], slots: int, control: Channel, readers: int = 1
@@ -132,30 +132,30 @@ class RingWriter:
         for waiter in self._waiters:
             waiter.take()
         slot = self._slots[self._next]
-        # No stage yet: what the last batch left there would be taken for this one's.
+        # Reset the stage, so that the previous batch's is not taken for this one's.
         slot.header[5] = 0
         return slot
 
     def enter(self, stage: int) -> None:
-        """The next batch is in this stage now."""
+        """Record that the next batch has entered this stage."""
         self._slots[self._next].header[5] = stage + 1
 
     @property
     def room(self) -> int:
-        """The descriptor that is readable when there are more: of a reader that has given none.
+        """Descriptor that is readable when more slots are free: of a reader that has returned none.
 
-        It reads none: who then waits for the descriptor would wait for what came meanwhile.
+        Nothing is read from it here, so a wait on it does not miss slots returned meanwhile.
         """
         slowest = min(zip(self._waiters, self._free, strict=True), key=lambda each: each[0].known)
         return slowest[1].descriptor
 
     def ready(self) -> int:
-        """Number of slots known to be free; 0 only when there is none."""
+        """Number of slots known to be free; 0 only if there is none."""
         return min(waiter.ready() for waiter in self._waiters)
 
     @property
     def known(self) -> int:
-        """Number of these that were reported already."""
+        """Number of free slots that have been reported already."""
         return min(waiter.known for waiter in self._waiters)
 
     def publish(
@@ -165,9 +165,10 @@ class RingWriter:
         cost: Production = NO_PRODUCTION,
         number: int = 0,
     ) -> None:
-        """Hand the reserved slot to the reader: what was made in it, None at the end; its batch.
+        """Pass the reserved slot to the readers, with its production (None at the end) and batch
+        index.
 
-        number: of the pass over the data
+        number: number of the pass over the data.
         """
         write_header(self._slots[self._next], made, index, cost, number)
         self._next = (self._next + 1) % len(self._slots)
@@ -175,7 +176,7 @@ class RingWriter:
             filled.raise_by()
 
     def close(self) -> None:
-        """Close the descriptors, and let the memory go."""
+        """Close the descriptors, and free the memory."""
         self._slots.clear()
         self._memory.close()
         for counter in (*self._filled, *self._free):
@@ -183,31 +184,33 @@ class RingWriter:
 
 
 def ahead_of(rings: int) -> int:
-    """Number of batches that each of so many rings is to prefetch."""
+    """Return the number of batches that each of this many rings prefetches."""
     return max(LEAST_RING_SLOTS, BATCHES_AHEAD // rings)
 
 
 def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
-    """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES.
+    """Return the number of slots of each ring: all rings hold BATCHES_AHEAD, or fewer within
+    RINGS_BYTES.
 
-    To these come the slots of a burst, which are read already.
+    Slots of a burst, which have been read already, are added.
     """
     in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
     return max(LEAST_RING_SLOTS, min(in_bytes, ahead_of(streamers) + BURST))
 
 
 def burst_of(slots: int, ahead: int) -> int:
-    """Number of slots that a ring's reader returns at once: slots of prefetched batches are never
-    kept, though memory be too tight for all that should be.
+    """Return the number of slots that a ring's reader returns at once.
+
+    Slots of prefetched batches are never held back, even if memory limits their number.
     """
     return max(1, min(BURST, slots - ahead))
 
 
 class RingReader:
-    """The wafer's end of one ring.
+    """Wafer's end of one ring.
 
-    turn: of the ring among those that are read in turn; their bursts begin at different steps.
-    ahead: slots that are never kept for a burst.
+    turn: index of the ring; the bursts of different rings begin at different steps.
+    ahead: number of slots that are never held back for a burst.
     """
 
     def __init__(
@@ -226,8 +229,8 @@ class RingReader:
         self._waiter = Waiter(self._filled, control, overdue)
         self._next = 0
         self._burst = burst_of(slots, ahead)
-        self._kept = 0  # slots that are read, and not given back yet
-        # Rings that began their bursts together would wake all streamers in the same step.
+        self._kept = 0  # slots that are read, but not returned yet
+        # If all rings began their bursts together, they would wake all streamers in the same step.
         self._to_keep = self._burst - turn % self._burst
 
     @property
@@ -241,17 +244,17 @@ class RingReader:
         return self._slots[self._next]
 
     def discard(self, number: int) -> None:
-        """Give back what is there of other passes than that of this number."""
+        """Return the slots of other passes than this one."""
         while self._waiter.ready() and self._slots[self._next].header[PASS] != number:
             self._waiter.take()
             self.release()
 
     def entered(self) -> int:
-        """The stage that the next batch is in; UNKNOWN_STAGE before the first of them."""
+        """Stage of the next batch; UNKNOWN_STAGE before the first one."""
         return int(self._slots[self._next].header[5]) - 1
 
     def release(self) -> None:
-        """Give the slot back to the streamer, together with the others of its burst."""
+        """Return the slot to the streamer, together with the others of its burst."""
         self._next = (self._next + 1) % len(self._slots)
         self._kept += 1
         if self._kept == self._to_keep:
@@ -259,7 +262,7 @@ class RingReader:
             self._kept, self._to_keep = 0, self._burst
 
     def close(self) -> None:
-        """Close the descriptors, and let the memory go."""
+        """Close the descriptors, and free the memory."""
         self._slots.clear()
         for part in (self._memory, self._filled, self._free):
             part.close()

@@ -1,9 +1,8 @@
 """Shared memory and counters of one machine's processes, passed as descriptors.
 
-Memory is a memfd, without a name. A counter is an eventfd, which one process raises and another
-waits for without using the processor, but for a moment where it is to wait briefly: the kernel
-holds the count, and a waiter takes all of it in one read, so that in a steady flow most takes need
-no system call at all.
+Memory is a memfd, without a name. A counter is an eventfd: one process raises it, another waits for
+it asleep, optionally after a short busy wait. The kernel holds the count, and a waiter reads all of
+it at once, so that in a steady flow most takes need no system call.
 """
 
 import ctypes
@@ -35,9 +34,9 @@ _MAP_FAILED, _MAP_FIXED = ctypes.c_void_p(-1).value, 0x10  # of mmap(2)
 
 
 class SharedMemory:
-    """A block of memory that another process can map; it is gone when the last of them is.
+    """Block of memory that other processes can map; freed when the last of them closes it.
 
-    Shapes: bytes uint8[nbytes], zero at first
+    Shapes: bytes uint8[nbytes], initially zero
     """
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
@@ -46,9 +45,10 @@ class SharedMemory:
 
     @staticmethod
     def create(name: str, nbytes: int, ranges: Sequence[range] | None = None) -> "SharedMemory":
-        """New memory; `name` is only seen in /proc. ranges: what is used of it, None for all.
+        """Allocate memory; `name` is only visible in /proc; ranges: the parts that are used, None
+        for all.
 
-        Raises: CsrunError when the machine does not have as much.
+        Raises: CsrunError if the machine does not have enough
         """
         ranges = [range(nbytes)] if ranges is None else ranges
         used, available = sum(map(len, ranges)), psutil.virtual_memory().available
@@ -64,25 +64,25 @@ class SharedMemory:
 
     @staticmethod
     def over(descriptor: int) -> "SharedMemory":
-        """Map memory that came over a channel, and keep its descriptor."""
+        """Map memory received over a channel, and keep its descriptor."""
         return SharedMemory(descriptor, os.fstat(descriptor).st_size)
 
     @staticmethod
     def attach(descriptor: int) -> "SharedMemory":
-        """Map memory that came over a channel, whose descriptor is closed: the mapping stays."""
+        """Map memory received over a channel, and close its descriptor; the mapping stays."""
         memory = SharedMemory.over(descriptor)
         os.close(memory.hand_over())
         return memory
 
     def hand_over(self) -> int:
-        """The descriptor, which is the caller's from now on."""
+        """Return the descriptor, which the caller owns from now on."""
         descriptor, self.descriptor = self.descriptor, GIVEN_AWAY
         return descriptor
 
     def grown(self, nbytes: int) -> "SharedMemory":
-        """The same memory with more after it, up to so many bytes; earlier mappings stay.
+        """Return the same memory, extended to this size; earlier mappings stay valid.
 
-        Raises: CsrunError when the machine does not have as much.
+        Raises: CsrunError if the machine does not have enough
         """
         available, more = psutil.virtual_memory().available, nbytes - len(self.bytes)
         if more > available:
@@ -96,9 +96,9 @@ class SharedMemory:
             raise CsrunError(f"cannot allocate {nbytes:,} bytes of memory: {error}") from error
 
     def lay(self, descriptor: int, ranges: Iterable[range]) -> None:
-        """Have bytes of a file in the place of these of its own, at the same offsets: whole pages.
+        """Map ranges of a file over the same offsets of this memory, in whole pages.
 
-        So it is for who has this mapping; another one of the memory must do it, too.
+        This only affects this mapping; another process's mapping must do the same.
         """
         for part in ranges:
             _map(self.bytes.ctypes.data + part.start, len(part), descriptor, part.start)
@@ -111,33 +111,32 @@ class SharedMemory:
 
 
 def reserve(descriptor: int, nbytes: int, ranges: Iterable[range]) -> None:
-    """Make a file as long as that, with space for some of its bytes.
+    """Set the size of a file, and allocate space for some ranges.
 
     Raises: OSError
     """
     os.truncate(descriptor, max(nbytes, 1))
     for part in ranges:
-        # Space is taken now: else the first write to a page fails by SIGBUS when there is none
-        # left.
+        # Allocated now: otherwise the first write to a page fails by SIGBUS if there is no space.
         os.posix_fallocate(descriptor, part.start, max(len(part), 1))
 
 
 def _mapped(descriptor: int, nbytes: int) -> Bytes:
-    """A file's bytes, shared, until nothing looks at them.
+    """Map a file's bytes, shared, as long as arrays over them exist.
 
-    Not as mmap.mmap, which keeps a duplicate of the descriptor: a wafer has one such mapping for
+    Not by mmap.mmap, which keeps a duplicate of the descriptor: a wafer has one such mapping for
     each of its streamers.
     """
     address = _map(None, nbytes, descriptor, 0)
     mapped = (ctypes.c_uint8 * nbytes).from_address(address)
-    # Not at the exit, where a thread may still read in it: the kernel unmaps it then.
+    # Not at exit, when a thread may still read it: the kernel unmaps it then.
     weakref.finalize(mapped, _libc.munmap, address, nbytes).atexit = False
     return np.ctypeslib.as_array(mapped)
 
 
 def _map(at: int | None, nbytes: int, descriptor: int, offset: int) -> int:
-    """Map bytes of a file, in the place of what lies at an address if there is one."""
-    # MAP_FIXED replaces what lies at the address, so it is only for memory of our own.
+    """Map bytes of a file, replacing the mapping at an address if one is given."""
+    # MAP_FIXED replaces the mapping at the address, so only our own memory is used.
     flags = mmap.MAP_SHARED if at is None else mmap.MAP_SHARED | _MAP_FIXED
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     address = _libc.mmap(at, nbytes, protection, flags, descriptor, offset)
@@ -149,15 +148,15 @@ def _map(at: int | None, nbytes: int, descriptor: int, offset: int) -> int:
 
 log = logging.getLogger("csrun")
 
-STALL_S = 30.0  # a wait as long as this is worth a line
-BRIEF_S = 300e-6  # a small group's update takes less; to fall asleep and be woken, 30 to 60 us
-OWN_WORD_S = 1.0  # who is awaited may wait itself: its own word on that comes first
+STALL_S = 30.0  # seconds; a wait of this length is logged
+BRIEF_S = 300e-6  # a small group's update takes less; to sleep and wake up takes 30 to 60 us
+OWN_WORD_S = 1.0  # the awaited peer may wait itself; its own report comes first
 
 Overdue = Callable[[float], None]
 
 
 def peer_overdue(name: str, task: str) -> Overdue:
-    """Tells of a peer that the chief has asked to do something, and that does not answer."""
+    """Warn about a peer that does not answer a request of the chief."""
     return lambda seconds: log.warning(
         f"The chief has waited for {name} to {task} for {seconds:.0f} s"
     )
@@ -172,14 +171,14 @@ class EndedByChief(Exception):  # noqa: N818  an event, not an error
 
 
 class Counter:
-    """A counter shared by descriptor. `descriptor` is taken over."""
+    """Counter shared by descriptor. `descriptor` is taken over."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @staticmethod
     def create() -> "Counter":
-        """A new counter at zero."""
+        """Create a counter at zero."""
         # EFD_NONBLOCK: a waiter polls the counter together with its channel to the chief.
         return Counter(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
@@ -192,9 +191,9 @@ class Counter:
 
 
 class Mail:
-    """Mailbox of a role at work, read when the role looks; a Stop interrupts it.
+    """Incoming messages of a working role, read when it checks; a Stop interrupts it.
 
-    Raises: EndedByChief at a Stop, PeerLost when the chief is lost
+    Raises: EndedByChief at a Stop, PeerLost if the chief is lost
     """
 
     def __init__(self, control: Channel) -> None:
@@ -205,17 +204,17 @@ class Mail:
 
     @property
     def has_kept(self) -> bool:
-        """Return whether some lie here that no descriptor tells of."""
+        """Return whether stored messages exist, which do not make a descriptor readable."""
         return bool(self._kept)
 
     def take(self) -> AnyMessage | None:
-        """The next message that has come, if there is one."""
+        """Return the next message that has arrived, if there is one."""
         if not self._kept and self._poll.poll(0):
             self.keep()
         return self._kept.popleft() if self._kept else None
 
     def keep(self) -> None:
-        """Wait for one and keep it."""
+        """Wait for a message and store it."""
         message, _ = self.control.receive()
         if isinstance(message, Stop):
             raise EndedByChief(message)
@@ -223,9 +222,10 @@ class Mail:
 
 
 class StallWatch:
-    """Tells of a wait that does not end: after `STALL_S`, and each time that has doubled.
+    """Warns about a wait that does not end: after `STALL_S`, and each time the duration has
+    doubled.
 
-    `after_s` is another time than that; it doubles, too.
+    after_s: another initial duration than STALL_S.
     """
 
     def __init__(self, overdue: Overdue, after_s: float | None = None) -> None:
@@ -235,15 +235,16 @@ class StallWatch:
 
     @staticmethod
     def of_reporter(overdue: Overdue, waited_s: float = 0.0) -> "StallWatch":
-        """The watch over a peer that reports its own waits, `waited_s` long at its last report.
+        """Return the watch for a peer that reports its own waits; waited_s: duration in its last
+        report.
 
-        Its next report would come when that has doubled, or after STALL_S if there was none: a peer
-        that is silent for longer neither waits nor works, or works for very long.
+        Its next report is due when that has doubled, or after STALL_S without a report. A peer that
+        is silent for longer neither waits nor works, or works for very long.
         """
         return StallWatch(overdue, (waited_s or STALL_S) + OWN_WORD_S)
 
     def look(self) -> float:
-        """Tell of the wait if it is time to; the seconds until it will be."""
+        """Warn if it is time to; return the seconds until the next check."""
         waited_s = monotonic() - self._began_s
         if waited_s >= self._next_s:
             self._next_s *= 2
@@ -251,21 +252,21 @@ class StallWatch:
         return self._next_s - waited_s
 
     def poll(self, poll: select.poll) -> list[tuple[int, int]]:
-        """Return what is ready, without a timeout."""
+        """Return the ready descriptors, without a timeout."""
         while True:
             if ready := poll_awake(poll, max(0.001, self.look())):
                 return ready
 
 
 class HeldBack:
-    """Counter of what the chief has paused, new each time, and its waiters."""
+    """Counter for updates that a checkpoint holds back; a new one for each checkpoint."""
 
     def __init__(self, control: Channel) -> None:
         self._control = control
         self._counter: Counter | None = None
 
     def begin(self) -> Callable[[], None]:
-        """Answer the chief with a counter; what waits for one more in it."""
+        """Reply to the chief with a counter; return its waiting side."""
         self.close()
         self._counter = Counter.create()
         self._control.send(UpdatesHeld(), (self._counter.descriptor,))
@@ -277,12 +278,14 @@ class HeldBack:
 
 
 class Waiter:
-    """The waiting side of a counter, which also notices the end of the run.
+    """Waiting side of a counter, which also notices the end of the run.
 
     While it waits it listens to `control`, the channel to the chief: a Stop ends the wait as
-    EndedByChief, a lost chief as PeerLost. `overdue` is told of a wait that does not end. brief_s:
-    so long it does not sleep, which is for waits that may be shorter than falling asleep and being
-    woken.
+    EndedByChief, a lost chief as PeerLost.
+
+    overdue: called with a wait that does not end.
+    brief_s: busy-waits for this long first, for waits that may be shorter than sleeping and waking
+        up.
     """
 
     def __init__(
@@ -302,11 +305,11 @@ class Waiter:
 
     @property
     def known(self) -> int:
-        """Number that may be taken at once of those read; more may have come since."""
+        """Number that may be taken at once, of those read; more may have arrived since."""
         return self._available
 
     def ready(self) -> int:
-        """Number that may be taken at once, as far as known; 0 only when there is none."""
+        """Number that may be taken at once, as far as known; 0 only if there is none."""
         if not self._available:
             with suppress(BlockingIOError):
                 self._available = os.eventfd_read(self._descriptor)
@@ -328,7 +331,7 @@ class Waiter:
                 raise EndedByChief(message)
 
     def _ready(self) -> list[tuple[int, int]]:
-        """Return what is ready, without a timeout."""
+        """Return the ready descriptors, without a timeout."""
         if self._brief_s and (ready := poll_briefly(self._poll, self._brief_s)):
             return ready
         return StallWatch(self._overdue).poll(self._poll) if self._overdue else self._poll.poll()

@@ -1,10 +1,10 @@
-"""The channel between two machines: TCP, each message a frame whose head and body are summed.
+"""Channel between two machines over TCP; head and body of each frame have checksums.
 
-A peer on another machine has other connections as well, its lines, for raw data that the two sides
-know the size of. Machines of one job have the same byte order.
+A peer on another machine has additional connections (lines) for raw data whose size both sides
+know. All machines of a job have the same byte order.
 
-TCP has a checksum of 16 bits a packet, which network cards make and check. What else alters data, a
-card's own memory or a machine's, is detected by a checksum after all that is sent.
+TCP has a 16-bit checksum per packet, which network cards compute and verify. Other corruption, in a
+card's or a machine's memory, is detected by a checksum after all data.
 """
 
 import select
@@ -22,12 +22,12 @@ from csrun.executable.arrays import Array
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
 from csrun.runtime.wire.shared import Overdue, StallWatch
 
-KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
+KEEPALIVE_IDLE_S = 15  # a lost machine is noticed after 15 + 3 x 5 s
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
-SUM = struct.Struct(">I")  # after what it is of
-PART_BYTES = 1 << 20  # summed while it is in the processor's cache, and sent or received
-ROW_BYTES = 1024  # whose words are added up: five times as fast as a CRC-32 of all bytes
+SUM = struct.Struct(">I")  # follows its data
+PART_BYTES = 1 << 20  # block that is summed while it is in the CPU's cache, and sent or received
+ROW_BYTES = 1024  # bytes whose words are added: five times as fast as a CRC-32 of all bytes
 
 
 class ConnectionPurpose(StrEnum):
@@ -38,7 +38,7 @@ class ConnectionPurpose(StrEnum):
 
 
 class TcpChannel(Channel):
-    """The channel to a peer on another machine; it closes its lines, too."""
+    """Channel to a peer on another machine; it also closes its lines."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         super().__init__(connection, peer)
@@ -46,25 +46,25 @@ class TcpChannel(Channel):
 
     @property
     def bulk(self) -> socket.socket:
-        """The line for batches, or for weights and gradients."""
+        """Connection for batches, or for weights and gradients."""
         return self._line(ConnectionPurpose.BULK)
 
     @property
     def state(self) -> socket.socket:
-        """The line for the tensors of a checkpoint."""
+        """Connection for the tensors of a checkpoint."""
         return self._line(ConnectionPurpose.STATE)
 
     def send_array(self, array: Array) -> None:
-        """Send raw data that a message has told of; PeerLost when the peer is gone."""
+        """Send raw data that a message has announced; PeerLost if the peer is lost."""
         try:
             send_summed(self._socket, [raw(array)])
         except OSError as error:
             raise self._lost() from error
 
     def receive_array(self, array: Array, overdue: Overdue | None = None) -> None:
-        """Wait until a contiguous array is filled with raw data; PeerLost as above.
+        """Fill a contiguous array with raw data; PeerLost if the peer is lost.
 
-        `overdue` is called when nothing comes for long.
+        overdue: called if no data arrives for long.
 
         Raises: DamagedTransferError
         """
@@ -89,7 +89,7 @@ class TcpChannel(Channel):
             raise ValueError(f"{self.peer} is on another machine: cannot send a descriptor")
         frame = framing.encode(data)
         head, body = frame[: framing.HEAD.size], frame[framing.HEAD.size :]
-        # The head has a sum of its own: a damaged length would have the reader wait for more.
+        # The head has its own checksum: a corrupted length would make the reader wait for more.
         self._socket.sendall(summed(head) + summed(body))
 
     def _receive(self) -> tuple[bytes, list[int]]:
@@ -100,7 +100,7 @@ class TcpChannel(Channel):
 
 
 def raw(array: Array) -> memoryview:
-    """The memory of a contiguous array."""
+    """Return the memory of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -117,14 +117,14 @@ def receive_exactly(connection: socket.socket, nbytes: int) -> bytes:
 def receive_into(
     connection: socket.socket, memory: memoryview, overdue: Overdue | None = None
 ) -> None:
-    """Fill the memory; ConnectionResetError when the connection ends before.
+    """Fill memory; ConnectionResetError if the connection ends before.
 
-    `overdue` is called with each wait for a part of it that does not end.
+    overdue: called with each wait for a part that does not end.
     """
     while memory:
         if overdue:
             _await(connection, overdue)
-        # With `overdue` each part that has come counts as progress, else all is waited for at once.
+        # With `overdue` each received part counts as progress, else all is waited for at once.
         received = connection.recv_into(memory, flags=0 if overdue else socket.MSG_WAITALL)
         if not received:
             raise ConnectionResetError("the connection was closed")
@@ -142,7 +142,7 @@ class DamagedTransferError(CsrunError):
 
 
 def send_summed(connection: socket.socket, parts: Iterable[memoryview]) -> None:
-    """Send raw data, a checksum after it."""
+    """Send raw data, followed by a checksum."""
     crc32 = 0
     for piece in _pieces(parts):
         crc32 = checksum(piece, crc32)
@@ -156,7 +156,7 @@ def receive_summed(
     what: str,
     overdue: Overdue | None = None,
 ) -> None:
-    """Fill memory with what `send_summed` sends.
+    """Fill memory with data from `send_summed`.
 
     Raises: DamagedTransferError about `what`; ConnectionResetError as `receive_into`
     """
@@ -168,13 +168,13 @@ def receive_summed(
 
 
 def require_sum(crc32: int, sent: bytes | memoryview, what: str) -> None:
-    """Raises: DamagedTransferError where the sender's is another"""
+    """Raises: DamagedTransferError if the sender's checksum differs"""
     if SUM.unpack(sent) != (crc32,):
         raise DamagedTransferError(what)
 
 
 def summed(data: bytes) -> bytes:
-    """A few bytes and their checksum, as `send_summed` sends them."""
+    """Return a few bytes and their checksum, as `send_summed` sends them."""
     return data + SUM.pack(checksum(memoryview(data)))
 
 
@@ -186,10 +186,11 @@ def receive_few(connection: socket.socket, nbytes: int, what: str) -> bytes:
 
 
 def checksum(data: memoryview, before: int = 0) -> int:
-    """Checksum of data and what precedes it: a CRC-32 of its rows' sums and its last bytes.
+    """Return the checksum of data and what precedes it: a CRC-32 of the sums of its rows and of its
+    last bytes.
 
-    Source: own design. It misses what a CRC-32 misses, which is one change in 2^32, and the words
-    of a row in another order.
+    Source: own design. Like a CRC-32 it misses one change in 2^32; in addition it misses a
+    permutation of the words of a row.
     """
     end = len(data) // ROW_BYTES * ROW_BYTES
     if end:
@@ -211,8 +212,8 @@ def _await(connection: socket.socket, overdue: Overdue) -> None:
 
 
 def tune(connection: socket.socket) -> None:
-    """No wait for more to send, and word of a machine that is gone."""
-    # Messages are small and answered: Nagle's algorithm would hold them for the last one's ACK.
+    """Disable Nagle's algorithm, and enable keepalive for lost machines."""
+    # Messages are small and answered: Nagle's algorithm would delay them until the last one's ACK.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
