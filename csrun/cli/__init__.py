@@ -1,1 +1,1 @@
-"""The console commands, a file each; setup.cfg names them, `entry` starts them."""
+"""Console commands, one file each; setup.cfg lists them, `entry` starts them."""

@@ -1,4 +1,4 @@
-"""Commands of csctl on an array of jobs: its results, and its end."""
+"""Commands of csctl on an array of jobs: show its results, cancel it."""
 
 import sys
 from contextlib import suppress
@@ -70,10 +70,11 @@ def cancel_array(site: str | None, array_id: int) -> int:
 
 
 def _end_launcher(launcher: "Launcher", grace_s: float) -> bool:
-    """Ask the csrun_wse that starts the elements to end, and wait until it has; False if it is not
-    there.
+    """Signal the csrun_wse that starts the elements, and wait until it has ended.
 
-    Raises: CsrunError when it is on another machine, or does not end
+    Returns False if it is not running.
+
+    Raises: CsrunError if it is on another machine, or does not end
     """
     import select
     import signal

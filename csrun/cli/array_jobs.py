@@ -32,9 +32,9 @@ def run_array(
     is_dry: bool,
     as_json: bool,
 ) -> int:
-    """Run all elements, or submit them; the highest of their exit codes.
+    """Run all elements, or submit them; return the highest of their exit codes.
 
-    Raises: UsageError before anything runs, when an element is wrong
+    Raises: UsageError before anything runs, if an element is invalid
     """
     from csrun.launch import dry_run
     from csrun.launch.array import array_indices
@@ -49,7 +49,7 @@ def run_array(
             " elements: drop one of the two"
         )
     elements = _checked_elements(request, site, spec, settings)
-    if not elements:  # their check has said why
+    if not elements:  # the check has printed the reason
         return UsageError.exit_code
     if is_dry:
         plan = dry_run(request_of(request, elements[0], 0), site)
@@ -66,7 +66,7 @@ def run_array(
 def _checked_elements(
     request: "JobRequest", site: "Site", spec: "ArrayIndices", settings: Sequence[str]
 ) -> "tuple[ArrayElement, ...]":
-    """All elements, each of which can be launched; none if the script refuses one."""
+    """Return all elements after their checks; none if the script refuses one."""
     from csrun.launch import check
     from csrun.launch.array import array_elements, earlier_runs, element_params
     from csrun.launch.command_checks import require_command
@@ -96,16 +96,17 @@ def _checked_elements(
 
 
 def _model_dirs(script: Path, lines: Sequence[tuple[str, ...]]) -> "list[str | None] | None":
-    """Model_dir of each command line, by the script's own params; None if it refuses one.
+    """Return the model_dir of each command line, by the script's own params; None if it refuses
+    one.
 
-    In a process of its own: the script's imports are no business of a launcher.
+    Runs in a separate process, because the script's imports do not belong in a launcher.
     """
     read_end, write_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        os.dup2(2, 1)  # what the script prints is no output of a task
+        os.dup2(2, 1)  # output of the script is not part of the answer
 
         def find() -> int:
             from csrun.params.schema import model_dirs_of
@@ -172,14 +173,14 @@ def show_rows(rows: "Sequence[ElementRow]") -> None:
 
 
 def headings_of(rows: "Sequence[ElementRow]", *, is_short: bool) -> tuple[str, ...]:
-    """Headings of the results; keys by their last part where that is short and clear."""
+    """Return the headings of the results: a key's last part, if that is short and unique."""
     keys = list(rows[0].values)
     named = _short(keys) if is_short else keys
     return ("index", "job", *named, "state", "steps", "loss", "rate", "model_dir", "why")
 
 
 def row_of(row: "ElementRow") -> tuple[str, ...]:
-    """An element as the words of a table."""
+    """Return the table row of an element."""
     return (
         str(row.index),
         "" if row.job is None else str(row.job),
@@ -194,7 +195,7 @@ def row_of(row: "ElementRow") -> tuple[str, ...]:
 
 
 def _short(keys: Sequence[str]) -> list[str]:
-    """Last parts of the keys; a key as a whole where another has the same last part."""
+    """Return the last parts of the keys, or the full key if another one has the same last part."""
     last = [key.rpartition(".")[2] for key in keys]
     return [key if last.count(part) > 1 else part for key, part in zip(keys, last, strict=True)]
 

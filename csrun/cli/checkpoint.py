@@ -1,4 +1,4 @@
-"""csrun checkpoint: lists, verifies, compares and converts checkpoints, a tensor at a time."""
+"""csrun checkpoint: lists, verifies, compares and converts checkpoints, tensor by tensor."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ def list_checkpoints(path: Path, output: str) -> int:
 
 
 def _common(found: "list[Listed]") -> dict[str, str]:
-    """Common fields of the identities of all readable checkpoints."""
+    """Return the fields that the identities of all readable checkpoints share."""
     identities = [one.identity for one in found if one.problem is None]
     first = identities[0] if identities else {}
     return {
@@ -113,7 +113,7 @@ def verify(path: Path, output: str) -> int:
 
 
 def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
-    """The folder, those of its checkpoints that a path names, and what is wrong with the index."""
+    """Return the folder, the checkpoints that a path names, and the problem of the index."""
     from csrun.base.errors import UsageError
     from csrun.records import checkpoints
 
@@ -122,7 +122,7 @@ def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
     name = checkpoints.name_at(path)
     try:
         listed = checkpoints.listing(path.parent)
-    except UsageError:  # which names the folder, of which nobody spoke
+    except UsageError:  # which names the folder although the user named a file
         raise UsageError(
             f"{path}: not a checkpoint; pass a model_dir or a checkpoint file"
         ) from None

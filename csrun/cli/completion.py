@@ -21,7 +21,7 @@ def completion(shell: str) -> int:
     kind = get_completion_class(shell)
     assert kind is not None
     for name in COMMANDS:
-        # the variable is the one that click looks for in the command itself
+        # click looks for this variable in the command itself
         click.echo(kind(click.Command(name), {}, name, f"_{name.upper()}_COMPLETE").source())
     return 0
 
@@ -31,7 +31,7 @@ def job_ids(
 ) -> list[CompletionItem]:
     """Return the jobs of `--site` whose number begins with `incomplete`.
 
-    A site that cannot be asked has none. zsh and fish show the help: the job's name and state.
+    Empty if the site cannot be queried. zsh and fish also show the job's name and state.
     """
     from csrun.launch import backend_of
     from csrun.site import load

@@ -1,4 +1,4 @@
-"""csrun checkpoint convert: the converter of each format."""
+"""csrun checkpoint convert: one converter per format."""
 
 import logging
 import sys
@@ -23,7 +23,8 @@ PICKLED = (".pt", ".pth")  # of torch.save
 def to_torch(path: Path, target: Path) -> None:
     """Write a checkpoint's weights as a state_dict.
 
-    Raises: UsageError for a file that is there, or of another ending; CsrunError for damage
+    Raises: UsageError for an existing file, or an unknown suffix; CsrunError for a damaged
+    checkpoint
     """
     _require_ending(target)
     if target.exists():
@@ -40,9 +41,9 @@ def to_torch(path: Path, target: Path) -> None:
 
 
 def from_torch(path: Path, target: Path) -> None:
-    """Make a checkpoint, at step 0, of a state_dict.
+    """Create a checkpoint, at step 0, from a state_dict.
 
-    Raises: UsageError for what is none, or where there are checkpoints already
+    Raises: UsageError for an invalid file, or if the folder has checkpoints already
     """
     _require_ending(path)
     tensors = _files_of(path).tensors_of(path)
@@ -56,7 +57,7 @@ def _require_ending(path: Path) -> None:
 
 
 def _files_of(path: Path) -> Any:
-    """The module that reads and writes such files."""
+    """Return the module that reads and writes files with this suffix."""
     if path.suffix not in PICKLED:
         return state_dict
     try:
@@ -69,7 +70,7 @@ def _files_of(path: Path) -> Any:
 
 
 def from_huggingface(path: Path, target: Path, model: Path, params: Path | None) -> None:
-    """Make a checkpoint of a saved model, as the model's convert.py does."""
+    """Create a checkpoint from a saved model, with the rules in the model's convert.py."""
     from csrun.params.command_line import load
     from csrun.params.convert import from_huggingface
 
@@ -81,7 +82,9 @@ def from_huggingface(path: Path, target: Path, model: Path, params: Path | None)
 def to_huggingface(
     path: Path, target: Path, model: Path, params: Path | None, max_shard_size: str
 ) -> None:
-    """Write a checkpoint as transformers saves a model, as the model's convert.py does."""
+    """Write a checkpoint as transformers saves a model, with the rules in the model's convert.py.
+    convert.py.
+    """
     from csrun.params.command_line import load
     from csrun.params.convert import PARAMS_FILE, to_huggingface
     from csrun.records.huggingface import size_in_bytes
@@ -95,7 +98,7 @@ def to_huggingface(
 
 
 def _conversion(model: Path) -> "Conversion":
-    """The CONVERSION of a model's convert.py, whose folder its imports are looked up in."""
+    """Return the CONVERSION of a model's convert.py, with its folder on the import path."""
     script = model / SCRIPT if model.is_dir() else model
     spec = spec_from_file_location("convert", script)
     if not script.is_file() or spec is None or spec.loader is None:

@@ -40,7 +40,7 @@ def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login
 
 
 def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
-    """Role and command of a log-in; a client may begin the command with `cs`."""
+    """Return role and command of a login; a client may begin the command with `cs`."""
     from csrun.cli.shell.command_loop import split
     from csrun.context.environment import ssh_login
 

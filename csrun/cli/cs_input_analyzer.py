@@ -1,4 +1,6 @@
-"""cs_input_analyzer: measure a model's input pipeline, and say what it takes to feed the wafer."""
+"""cs_input_analyzer: measures a model's input pipeline, and computes the tasks that feed the wafer.
+    wafer.
+"""
 
 import click
 

@@ -1,4 +1,4 @@
-"""csctl: the jobs, nodes and CS systems of a site, and the end of a job."""
+"""csctl: shows the jobs, nodes and CS systems of a site, and cancels jobs."""
 
 import re
 import sys
@@ -36,14 +36,14 @@ _MOMENT = "7d, 12h or 30m ago, or a time such as 2026-11-20 or 2026-11-20T08:30.
 
 
 def in_period(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command --since and --until."""
+    """Add --since and --until to a command."""
     for name, default in (("since", "the first recorded job"), ("until", "now")):
         text = f"{name.capitalize()} {_MOMENT} Default: {default}."
         command = click.option(f"--{name}", metavar="TIME", help=text)(command)
     return command
 
 
-# As `csrun.launch.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
+# as `csrun.launch.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
 _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 
@@ -285,7 +285,7 @@ def _usage_row(total: "Usage") -> Sequence[str]:
 
 
 def _in_short(why: str) -> str:
-    """The reason with whoever failed by role and rank alone, at a terminal: `streamer 3: ...`."""
+    """Shorten the failed task in a reason to role and rank, on a terminal: `streamer 3: ...`."""
     return _FAILED_TASK.sub(r"\2 \1\3", why) if sys.stdout.isatty() else why
 
 

@@ -1,4 +1,4 @@
-"""csrun_cpu: run one command on a CPU node of a site, with this terminal."""
+"""csrun_cpu: runs one command on a CPU node of a site, on this terminal."""
 
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
 
 
 def _note_query(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
-    """Keep what was asked, in the order of the command line."""
+    """Record the requested queries in the order of the command line."""
     if is_asked:
         assert option.name is not None
         context.meta.setdefault(QUERIED, []).append(option.name.replace("_", "-"))

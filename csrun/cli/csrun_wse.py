@@ -1,4 +1,4 @@
-"""csrun_wse: run a command on the nodes of a site, with a CS system."""
+"""csrun_wse: runs a command on the nodes of a site, with a CS system."""
 
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -118,7 +118,7 @@ def _request_of(
     job_labels: tuple[str, ...],
     **layout: Any,
 ) -> "JobRequest":
-    """The request of a command line; layout: options by the names of its fields."""
+    """Return the request of a command line; layout: options by field name."""
     from csrun.launch import JobRequest
     from csrun.site import resolve
 
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command line; its exit code."""
+    """Run the command line; return its exit code."""
     return frame.run(csrun_wse, arguments)
 
 

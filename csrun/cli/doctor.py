@@ -1,4 +1,4 @@
-"""csrun doctor: checks this machine and installation, each with what to do."""
+"""csrun doctor: checks this machine and installation; each failed check has a remedy."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Entry points of the console commands: Ctrl-C ends them cleanly, even while modules are imported.
+"""Entry points of the console commands: Ctrl-C ends them cleanly, even during imports.
 
-It imports little, all of it from the standard library.
+This module only imports a few modules of the standard library.
 """
 
 import os
@@ -14,13 +14,13 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 def _enter(command: str) -> None:
     usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.SIG_IGN:  # as it is for a command in a script's background
+    if usual is not signal.SIG_IGN:  # as for a command that a script runs in the background
         signal.signal(signal.SIGINT, _leave)
     module = import_module(f"csrun.cli.{command}")
     signal.signal(signal.SIGINT, usual)
     try:
         module.main()
-    except KeyboardInterrupt:  # before or after the command itself, which reports its own
+    except KeyboardInterrupt:  # before or after the command, which reports its own errors
         os._exit(EXIT_INTERRUPTED)
 
 
@@ -28,7 +28,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
-# The console commands, by the names of their modules.
+# Console commands, by module name.
 cs = partial(_enter, "cs")
 cs_input_analyzer = partial(_enter, "cs_input_analyzer")
 csctl = partial(_enter, "csctl")

@@ -1,4 +1,4 @@
-"""csrun estimate: memory, disk and time of a run, before it."""
+"""csrun estimate: estimates memory, disk and time of a run in advance."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -72,9 +72,9 @@ def _require_preparation(command: tuple[str, ...]) -> None:
 
 
 def _estimated(ready: "CpuRun", site: "Site", streamers: int) -> "tuple[int, RunEstimate | None]":
-    """Run CMD; its exit code, and the estimate that it made.
+    """Run CMD; return its exit code, and the estimate that it wrote.
 
-    Raises: CsrunError where it made none
+    Raises: CsrunError if it wrote none
     """
     from csrun.advice.measurements import EstimateRequest, analysis_folder
     from csrun.base.errors import CsrunError

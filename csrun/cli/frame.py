@@ -1,4 +1,4 @@
-"""Frame of all commands: a job's options; a user's mistake is one line and an exit code."""
+"""Common frame of all commands: job options, error messages and exit codes."""
 
 import gc
 import os
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def output_to_errors() -> Iterator[None]:
-    """Redirect standard output of this process and those that it starts to standard error:
-    for a command whose own answer there is for a program.
+    """Redirect standard output of this process and its children to standard error, for a command
+    whose standard output is read by a program.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -37,13 +37,13 @@ def output_to_errors() -> Iterator[None]:
 
 
 SETTINGS: dict[str, Any] = {
-    "allow_interspersed_args": False,  # what follows CMD belongs to it
+    "allow_interspersed_args": False,  # arguments after CMD belong to it
     "token_normalize_func": lambda token: token.replace("_", "-"),
 }
 
 
 class WholeNumber(click.IntRange):
-    """An integer of a range, refused in the words of all of csrun's messages."""
+    """Integer within a range, with csrun's error messages."""
 
     name = "integer"
 
@@ -85,16 +85,16 @@ in_format_or_csv = click.option(
 
 
 def main(command: click.Command) -> NoReturn:
-    """Be the console command, from the process's command line to its exit code."""
+    """Run a console command with the process's command line, and exit with its exit code."""
     streams.prepare()
-    os.umask(os.umask(0o077) & 0o077)  # else no job could read its own folder again
+    os.umask(os.umask(0o077) & 0o077)  # otherwise a job could not read its own folder again
     code = run(command, sys.argv[1:])
-    gc.freeze()  # the process ends: nothing needs to be freed
+    gc.freeze()  # the process exits: nothing needs to be freed
     sys.exit(code)
 
 
 def run(command: click.Command, arguments: list[str]) -> int:
-    """Run a command's command line; its exit code."""
+    """Run a command with a command line; return its exit code."""
     name = command.name or ""
     return exit_code_of(
         name, lambda: command.main(arguments, prog_name=name, standalone_mode=False)
@@ -102,10 +102,10 @@ def run(command: click.Command, arguments: list[str]) -> int:
 
 
 def exit_code_of(name: str, call: Callable[[], int]) -> int:
-    """Call part of a command; its exit code, that of an error after the line that says so."""
+    """Call a part of a command; print an error in one line, and return the exit code."""
     try:
         code = call()
-        sys.stdout.flush()  # at the interpreter's exit a full disk would go unreported
+        sys.stdout.flush()  # at the interpreter's exit a full disk would not be reported
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return error.exit_code
@@ -123,7 +123,7 @@ def exit_code_of(name: str, call: Callable[[], int]) -> int:
 
 
 def split(folders: str) -> tuple[str, ...]:
-    """The folders of an option A,B."""
+    """Split the folders of an option A,B."""
     return tuple(filter(None, folders.split(",")))
 
 
@@ -142,7 +142,7 @@ _OUTPUT = (
 
 
 def job_options(command: Command) -> Command:
-    """Give a command the options, by the names of `JobOptions`."""
+    """Add the options of `JobOptions` to a command."""
     for option in (
         click.option("--output", metavar="FILE", help=_OUTPUT),
         click.option(
@@ -181,10 +181,9 @@ def job_options_of(
     slurm_options: tuple[str, ...],
     job_labels: tuple[str, ...],
 ) -> "JobOptions":
-    """The options that were given.
+    """Return the given options.
 
-    Raises: UsageError for a time limit that is none, a name that is not one line of text, or a
-    label of another form
+    Raises: UsageError for an invalid time limit, a name with several lines, or an invalid label
     """
     from csrun.base.errors import UsageError
     from csrun.jobs.job_labels import parse as parse_labels

@@ -11,14 +11,14 @@ from csrun.base.files import writing
 from csrun.cli import frame
 
 FOLDER = Path(__file__).parent / "templates"
-# Files of a template; setup.cfg packages the same ones, which tests/test_packaging.py compares.
+# Files of a template; setup.cfg packages the same ones, as tests/test_packaging.py checks.
 PATTERNS = ("*.py", "*.md", "configs/*.yaml", "data/*.py", "data/*.md", "data/*.gz")
 TRAIN = "csrun_wse --total-nodes 3 python-ws run.py --mode train"
 EVALUATE = "csrun_wse --total-nodes 3 python-ws run.py --mode eval"
 TRAIN_TORCH = "csrun_wse --total-nodes 3 python-pt run.py"
 TOKENS = "python prepare_data.py"
 TOKENS_OF_GPT2 = ("csrun init gpt2 ../gpt2", "python ../gpt2/prepare_data.py --out data")
-# The commands that run each template, in its folder.
+# Commands that run each template, in its folder.
 NEXT: dict[str, tuple[str, ...]] = {
     "regression": (TRAIN, EVALUATE),
     "text": (TRAIN, EVALUATE),

@@ -1,4 +1,4 @@
-"""The steps of cs_input_analyzer: CMD measures, the analysis recommends, a job verifies."""
+"""Steps of cs_input_analyzer: CMD measures, the analysis recommends a job, a job verifies it."""
 
 import shlex
 import sys
@@ -28,15 +28,16 @@ from csrun.launch.cpu_command import CpuRequest, CpuRun, prepare
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 
-FEED_S = 5.0  # how long a verification takes its measure
+FEED_S = 5.0  # seconds of measurement in a verification
 BITS_PER_BYTE = 8
 
 
 @dataclass(frozen=True)
 class AnalysisRequest:
-    """One cs_input_analyzer command line; None where an option was not given.
+    """One cs_input_analyzer command line; None for an option that was not given.
 
-    `site` is what csrun loads the site by, `site_option` what the user named it by.
+    site: name or path by which csrun loads the site.
+    site_option: name or path as given by the user.
     """
 
     command: tuple[str, ...]
@@ -51,9 +52,9 @@ class AnalysisRequest:
 
 
 def analyze(request: AnalysisRequest, site: Site) -> int:
-    """Measure, solve, report, and verify when asked to; the exit code, CMD's own when it fails.
+    """Measure, fit, report, and verify if requested; return the exit code, that of CMD if it fails.
 
-    Raises: UsageError for a wrong request; CsrunError when CMD measured nothing
+    Raises: UsageError for an invalid request; CsrunError if CMD measured nothing
     """
     _check(request, site)
     cpu_request = CpuRequest(request.command, True, request.mount_dirs, request.site, JobOptions())
@@ -107,7 +108,7 @@ def _check_nodes(request: AnalysisRequest, site: Site, streaming: bool) -> None:
 
 
 def _make_folder(output: Path) -> None:
-    """Before anything is measured: what was measured is not to be lost for want of a folder."""
+    """Create the folder before the measurement, so that a failure cannot lose its results."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -117,7 +118,7 @@ def _make_folder(output: Path) -> None:
 
 
 def _measure(ready: CpuRun, folder: Path) -> int:
-    """Run CMD; its exit code."""
+    """Run CMD; return its exit code."""
     if ready.unset:
         _say(f"unset for CMD: {', '.join(ready.unset)}")
     print(f"Running: {shlex.join(ready.request.command)}", flush=True)
@@ -180,7 +181,7 @@ def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Fee
 
 
 def _options(request: AnalysisRequest) -> tuple[str, ...]:
-    """Options for csrun_wse besides the layout."""
+    """Return the csrun_wse options besides the layout."""
     site = ("--site", request.site_option) if request.site_option else ()
     return (*site, *(("--mount-dirs", ",".join(request.mount_dirs)) if request.mount_dirs else ()))
 
@@ -198,7 +199,9 @@ def _keep(analysis: result.Analysis, request: AnalysisRequest) -> None:
 def _verified(
     analysis: result.Analysis, request: AnalysisRequest, site: Site, folder: Path
 ) -> tuple[int, result.Analysis]:
-    """Run the layout, or a part of it, without the wafer; the job's exit code, and the result."""
+    """Run the layout, or a part of it, without the wafer; return the job's exit code, and the
+    result.
+    """
     layout, whole = verification.runnable(analysis), analysis.solution.layout
     if layout != whole:
         print(

@@ -1,4 +1,4 @@
-"""Commands of csctl on one job: its labels, its end, its logs for a bug report."""
+"""Commands of csctl on one job: its labels, waiting, its logs for a bug report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ JOB_ID = click.argument(
 
 
 def backend_at(site: str | None) -> "Backend":
-    """The jobs of a site."""
+    """Return the backend of a site."""
     from csrun.launch import backend_of
     from csrun.site import load
 
@@ -28,7 +28,7 @@ def backend_at(site: str | None) -> "Backend":
 
 
 class OfJobs(click.Group):
-    """A group whose command `job` may be left out before a job's number: `cancel 1`."""
+    """Group whose subcommand `job` may be omitted before a job's number: `cancel 1`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

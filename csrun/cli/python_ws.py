@@ -1,4 +1,4 @@
-"""python-ws: the weight streaming interpreter, plain Python that knows its mode."""
+"""python-ws: weight streaming interpreter, which is Python with a mode."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from csrun.context import interpreter_options
 
 
 def main() -> None:
-    """Become Python itself, in this process, with the same arguments."""
+    """Run Python in this process with the same arguments."""
     if sys.argv[1:] == ["--version"]:
         print(f"python-ws {VERSION}, Python {sys.version.split()[0]}")
         return

@@ -1,4 +1,4 @@
-"""csrun compare: how two runs differ, from their parameters to the first step."""
+"""csrun compare: differences of two runs, from parameters to operators of the first step."""
 
 import os
 import re
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from csrun.records.run_comparison import LossComparison, RunComparison
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
-DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be compared
+DIFFERENT = 1  # exit code; 2 is that of a UsageError, for runs that cannot be compared
 BAR = 40  # characters of the longest bar of a histogram
 OTHER_ORDER = "PyTorch adds numbers up in another order: --ulp 64 --of-largest allows for that"
 MOST_KEYS = 3  # of a section that only one run has; more are one row
 _LAST_KEY = re.compile(r"(\.[^.\[]+|\[\d+\])$")
-a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is not checked
+a_run = click.Path(file_okay=False)  # existence is not checked, because a command is accepted, too
 
 
 @click.command("compare", context_settings=SETTINGS)
@@ -109,9 +109,9 @@ def compare(
 
 
 def _commands_in(runs: Sequence[str]) -> "list[RunCommand]":
-    """Return the commands that stand in place of the model_dirs; none if there is a model_dir.
+    """Return the commands given in place of the model_dirs; none if there is a model_dir.
 
-    Raises: UsageError for a command beside a model_dir
+    Raises: UsageError for a command next to a model_dir
     """
     from csrun.base.run_command import RunCommand
 
@@ -125,7 +125,7 @@ def _commands_in(runs: Sequence[str]) -> "list[RunCommand]":
 
 
 def _words_in(run: str) -> list[str]:
-    with suppress(ValueError):  # an open quotation mark
+    with suppress(ValueError):  # an unmatched quote
         return shlex.split(run)
     return []
 
@@ -198,7 +198,7 @@ def _show_table(heading: str, found: "Sequence[Difference]", equal: Mapping[str,
 
 
 def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Rows, with one in place of many keys of a section that only one of the runs has."""
+    """Merge the rows of a section with many keys that only one of the runs has."""
     from csrun.base.flat_values import MISSING
 
     found = []

@@ -1,4 +1,4 @@
-"""csrun site: checks, monitors and tidies the site that csrun runs on."""
+"""csrun site: checks, monitors and cleans up a site."""
 
 import sys
 from pathlib import Path
@@ -69,7 +69,7 @@ def metrics(site: str | None, output: Path | None) -> int:
     if output is None:
         sys.stdout.write(text)
     else:
-        write_whole(output, text.encode(), mode=0o644)  # node_exporter reads it
+        write_whole(output, text.encode(), mode=0o644)  # read by node_exporter
     return 0
 
 

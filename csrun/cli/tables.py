@@ -1,4 +1,4 @@
-"""Rows of text as aligned columns; a job's plan."""
+"""Tables as aligned text, and the table of a job's plan."""
 
 import shutil
 import sys
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from csrun.launch.preview import DryRun, Sharing
 
 BETWEEN = "  "
-LEAST_CUT = 6  # of a cut text this much is left, however narrow the screen
-ENOUGH = 50  # columns for the cut text: with less, other columns may be dropped for it
+LEAST_CUT = 6  # minimum width of the shortened column, on any screen
+ENOUGH = 50  # width below which other columns are dropped in favour of the shortened one
 
 Row = Sequence[str]
 
@@ -27,8 +27,8 @@ def show(
 ) -> None:
     """Print rows under their headings.
 
-    At a terminal the last column, `cut`, is shortened to fit; where it had no room, the columns of
-    `droppable` are left out, the first one first. A pipe gets all of it.
+    On a terminal the last column, `cut`, is shortened to fit. If there is too little space, columns
+    of `droppable` are omitted, in order. A pipe gets the full table.
     """
     table: list[Row] = [tuple(headings), *(tuple(map(printable_line, row)) for row in rows)]
     if cut is not None and sys.stdout.isatty():
@@ -41,7 +41,7 @@ def show(
 
 
 def _fitted(table: list[Row], droppable: Sequence[str], columns: int) -> list[Row]:
-    """The table without as many droppable columns as its last one needs, and that cut to fit."""
+    """Return the table that fits: with columns dropped as needed, and the last column shortened."""
     wanted = min(ENOUGH, max(len(row[-1]) for row in table))
     for name in droppable:
         if _room(table, columns) >= wanted:
@@ -52,7 +52,7 @@ def _fitted(table: list[Row], droppable: Sequence[str], columns: int) -> list[Ro
 
 
 def _room(table: list[Row], columns: int) -> int:
-    """Columns of the screen that the others leave to the last one."""
+    """Return the width that the other columns leave for the last one."""
     *widths, _ = (max(map(len, column)) for column in zip(*table, strict=True))
     return columns - sum(widths) - len(BETWEEN) * len(widths)
 
@@ -67,7 +67,7 @@ def _shortened(text: str, room: int) -> str:
 
 
 def show_plan(plan: "DryRun") -> None:
-    """Print a job's tasks as a table, then the srun line and what the machine shares."""
+    """Print a job's tasks as a table, then the srun command and the shared resources."""
     rows = ((str(t.rank), t.role, t.node, ranges(t.cpus)) for t in plan.tasks)
     show(("rank", "role", "node", "cpus"), rows)
     click.echo("Nodes: for an idle site; a job gets the first free ones")
@@ -77,7 +77,7 @@ def show_plan(plan: "DryRun") -> None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Sorted numbers in short: 0-3,8."""
+    """Format sorted numbers as ranges: 0-3,8."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

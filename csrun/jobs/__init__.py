@@ -1,1 +1,1 @@
-"""The local register of a site's jobs: requests, records, folders, queue, sessions, cancel."""
+"""Local register of a site's jobs: requests, records, folders, queue, sessions, cancel."""

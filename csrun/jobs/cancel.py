@@ -1,6 +1,6 @@
-"""Cancelling a job: its launcher is signalled, as by Ctrl-C, and ends the tasks in order.
+"""Cancelling a job: its launcher is signalled, as by Ctrl-C, and ends the tasks.
 
-The launcher is known by its number and by when it began: no later process has both.
+A launcher is identified by process id and start time, so that no later process is signalled.
 """
 
 import os
@@ -18,18 +18,19 @@ from csrun.jobs.folder import JobFolder, jobs_dir
 from csrun.jobs.record import JobRecord, Launcher
 from csrun.site import Site
 
-_START_FIELD = 19  # of /proc/PID/stat after the command's name, which may hold anything; proc(5)
+# fields of /proc/PID/stat after the command's name, which may contain any character; proc(5)
+_START_FIELD = 19
 
 
 def this_process() -> Launcher:
-    """This process, as the launcher of a job."""
+    """Return this process as the launcher of a job."""
     return Launcher(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
 
 
 def open_process(launcher: Launcher) -> int | None:
-    """A descriptor of a launcher on this machine (see pidfd_open(2)); None when it is gone."""
+    """Return a descriptor of a launcher on this machine (pidfd_open(2)); None if it has ended."""
     try:
-        # First the descriptor, then the look: no process that comes later can get the signal.
+        # First the descriptor, then the check: a later process with this id cannot get the signal.
         fd = os.pidfd_open(launcher.pid)
         if _start_of(launcher.pid) == launcher.start:
             return fd
@@ -44,7 +45,7 @@ def _start_of(pid: int) -> int:
     return int(after_name.split()[_START_FIELD])
 
 
-SPARE_S = 15.0  # after the grace of the tasks: to be killed, and for the record to be written
+SPARE_S = 15.0  # after the tasks' grace period: to kill them, and to write the record
 _POLL_S = 0.05
 
 
@@ -53,8 +54,8 @@ def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
 
     Its tasks have `grace_s` to end in order. command: that the job is cancelled with.
 
-    Raises: UsageError for an unknown or ended job, or someone else's; CsrunError when the launcher
-    cannot be asked, or the job does not end
+    Raises: UsageError for an unknown or ended job, or another account's; CsrunError if the launcher
+    cannot be signalled, or the job does not end
     """
     record = register.read(site, job_id)
     _require_ours(record)
@@ -77,9 +78,9 @@ def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
 
 
 def _ask(process: int) -> None:
-    with suppress(ProcessLookupError):  # it has ended just now
+    with suppress(ProcessLookupError):  # it has ended meanwhile
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        signal.pidfd_send_signal(process, signal.SIGCONT)  # wakes one stopped by Ctrl-Z
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # continues a launcher stopped by Ctrl-Z
 
 
 def _require_ours(record: JobRecord) -> None:
@@ -99,7 +100,9 @@ def _require_ours(record: JobRecord) -> None:
 
 @contextmanager
 def _launcher_of(record: JobRecord) -> Iterator[int | None]:
-    """The launcher's process, by a descriptor that never means another; None when it is gone."""
+    """Yield a descriptor of the launcher's process, which is safe against reuse of its id; None if
+    it has ended.
+    """
     process = open_process(record.launcher)
     try:
         yield process

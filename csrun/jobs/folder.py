@@ -39,13 +39,13 @@ TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: fou
 
 @dataclass(frozen=True)
 class JobFolder:
-    """Paths in a job's folder, and what is read from them."""
+    """Paths in a job folder, and access to its files."""
 
     path: Path
 
     @property
     def logs(self) -> Path:
-        """The folder of the tasks' logs."""
+        """Folder of the tasks' logs."""
         return self.path / "logs"
 
     def log(self, task: str) -> Path:
@@ -53,24 +53,25 @@ class JobFolder:
         return self.logs / f"{task}.log"
 
     def report(self, report_name: str) -> TaskReport | None:
-        """A task's report on its failure, if it has written one."""
+        """Return a task's failure report, if it has written one."""
         return TaskReport.read(self.path, report_name)
 
     def prepare(self, job: JobFile) -> None:
-        """Fill the folder with all that a task needs at its start."""
+        """Fill the folder with everything that a task needs to start."""
         self.furnish()
         job.write(self.path)
 
     def furnish(self) -> None:
-        """Make the folders of a job, and its secret."""
+        """Create the subfolders of a job, and its secret."""
         for name in ("logs", REPORT_DIR, ENDED_DIR):
             (self.path / name).mkdir(0o700, exist_ok=True)
         self._write_secret()
 
     def renew(self) -> None:
-        """Forget what the tasks have left for each other and for us, before they start again.
+        """Delete the files that tasks have written for each other and for the launcher, before a
+        restart.
 
-        Raises: OSError, on a full disk for example
+        Raises: OSError, for example on a full disk
         """
         for name in (REPORT_DIR, ENDED_DIR, RUNS_DIR):
             shutil.rmtree(self.path / name, ignore_errors=True)
@@ -80,12 +81,12 @@ class JobFolder:
             (self.path / name).mkdir(0o700, exist_ok=True)
 
     def mark_ended(self, rank: int) -> None:
-        """Let a task's peers know that it has ended well; on a full disk they are not notified."""
+        """Notify a task's peers that it has ended without error; lost on a full disk."""
         with suppress(OSError):
             ended_file(self.path, rank).touch()
 
     def write_reason_to_end(self, reason: str) -> None:
-        """Let the tasks know why they are signalled; on a full disk they only know the signal."""
+        """Write the reason for a signal to the tasks; on a full disk they only know the signal."""
         with suppress(OSError):
             (self.path / REASON_FILE).write_text(reason)
 
@@ -106,7 +107,7 @@ class JobFolder:
         return noted or stopped_by or describe_signal(signum)
 
     def clear(self) -> None:
-        """Remove what is of no use, or secret, after the job's end."""
+        """Delete files that are secret or not needed after the job's end."""
         for path in (self.path / SECRET_FILE, *self.path.glob("link*.sock")):
             path.unlink(missing_ok=True)
 
@@ -117,9 +118,9 @@ class JobFolder:
 
 
 def lack_of_room(folder: Path, tasks: int) -> str | None:
-    """Message about a folder whose disk has no room for a job's files; None when it has.
+    """Return a message if the disk has no space for a job's files, else None.
 
-    A task that cannot write its log or its report has no way to say so itself.
+    A task that cannot write its log or its report cannot report that itself.
     """
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     disk = os.statvfs(there)
@@ -137,35 +138,35 @@ def lack_of_room(folder: Path, tasks: int) -> str | None:
 
 
 def require_room(folder: Path, tasks: int) -> None:
-    """Raises: UsageError when the files of a job of so many tasks have no room."""
+    """Raises: UsageError if there is no space for the files of a job with this many tasks"""
     if lack := lack_of_room(folder, tasks):
         raise UsageError(lack)
 
 
 def jobs_dir(site: Site) -> Path:
-    """The folder of this account's jobs that run on this machine."""
+    """Return the folder of this account's jobs on this machine."""
     return jobs_dir_of(site.name, shared=site.shared)
 
 
 def board_dir(site: Site) -> Path:
-    """The folder of a shared site where its accounts read of each other's jobs."""
+    """Return the folder of a shared site in which its accounts see each other's jobs."""
     return site_state_dir(site.name) / "board"
 
 
 def board_of(site: Site, job_id: int, uid: int | None = None) -> Path:
-    """Folder of a job's published files; of this account unless another is named."""
+    """Return the folder of a job's published files, by default of this account."""
     return board_dir(site) / str(os.getuid() if uid is None else uid) / str(job_id)
 
 
 def telemetry_dir(site: Site, job_id: int, uid: int) -> Path:
-    """The folder that says whether a job lives, and how far it is."""
+    """Return the folder with a job's lock and telemetry."""
     return board_of(site, job_id, uid) if site.shared else jobs_dir(site) / str(job_id)
 
 
 def show_on_board(site: Site, job_id: int, holder: str) -> FileLock:
-    """Make a job's place on the board, and hold the lock that says there that the job lives.
+    """Create a job's entry on the board, and hold the lock that marks it as alive.
 
-    It is held before the others may open it: whoever reads it cannot keep it from us.
+    The lock is taken before others can open it, so that a reader cannot keep it from us.
     """
     folder = board_of(site, job_id)
     make_for_group(folder.parent, SHOWN)
@@ -177,9 +178,9 @@ def show_on_board(site: Site, job_id: int, holder: str) -> FileLock:
 
 
 def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:
-    """Make a job's folder, for this account alone, and hold it as that of a living job.
+    """Create a job's folder, private to this account, and lock it as that of a living job.
 
-    Raises: UsageError when `jobs_dir` is another account's
+    Raises: UsageError if `jobs_dir` belongs to another account
     """
     folder = JobFolder(jobs_dir / str(job_id))
     make_private(jobs_dir)
@@ -192,10 +193,10 @@ def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLoc
 
 
 def job_ids(jobs_dir: Path) -> list[int]:
-    """The jobs that have a folder, oldest first."""
+    """Return the jobs that have a folder, oldest first."""
     return sorted(int(path.name) for path in jobs_dir.glob("*") if path.name.isdecimal())
 
 
 def newest_first(jobs_dir: Path) -> list[Path]:
-    """The folders of jobs, by their numbers."""
+    """Return the folders of jobs, by job number."""
     return [jobs_dir / str(job_id) for job_id in reversed(job_ids(jobs_dir))]

@@ -1,7 +1,7 @@
-"""Labels of jobs: `key=value` words by which users find them again.
+"""Labels of jobs: `key=value` pairs by which users find them.
 
-A job begins with those of its launch, which are in its record. Later ones are in a file next to the
-record, since a living job's record is written by its launcher alone.
+The labels given at the launch are in the job's record. Later ones are in a file next to it, since
+only its launcher writes the record of a living job.
 """
 
 import re
@@ -33,14 +33,14 @@ class LabelFile(msgspec.Struct, frozen=True):
 
 
 def split(words: Iterable[str]) -> list[str]:
-    """Single labels of words such as `a=1,b=2`."""
+    """Split arguments such as `a=1,b=2` into single labels."""
     return [word for text in words for word in text.split(",") if word]
 
 
 def parse(words: Iterable[str], option: str = "--job-labels") -> Labels:
-    """Labels of a command line.
+    """Parse the labels of a command line.
 
-    Raises: UsageError for a word of another form
+    Raises: UsageError for an argument of another form
     """
     found = {}
     for word in split(words):
@@ -51,9 +51,9 @@ def parse(words: Iterable[str], option: str = "--job-labels") -> Labels:
 
 
 def changed(labels: Mapping[str, str], words: Iterable[str]) -> Labels:
-    """The labels after changes: `key=value` sets one, `key-` removes one.
+    """Return the labels after changes: `key=value` sets one, `key-` removes one.
 
-    Raises: UsageError for a word of another form, and for a label to remove that is not there
+    Raises: UsageError for an argument of another form, or for a label to remove that does not exist
     """
     found = dict(labels)
     for word in split(words):
@@ -67,7 +67,7 @@ def changed(labels: Mapping[str, str], words: Iterable[str]) -> Labels:
 def matches(labels: Mapping[str, str], conditions: Iterable[str]) -> bool:
     """Return whether all conditions hold: `key=value`, `key!=value` or `key`.
 
-    Raises: UsageError for a word of another form
+    Raises: UsageError for an argument of another form
     """
     return all(_holds(labels, word) for word in split(conditions))
 
@@ -82,12 +82,12 @@ def _holds(labels: Mapping[str, str], word: str) -> bool:
 
 
 def text(labels: Mapping[str, str]) -> str:
-    """Labels as a table and a command line have them."""
+    """Format labels for tables and command lines."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def stored_labels(record: Path) -> Labels | None:
-    """Labels in the file next to a record; None if none were set after the launch."""
+    """Return the labels in the file next to a record; None if none were set after the launch."""
     path = record.with_suffix(SUFFIX)
     with suppress(FileNotFoundError, CsrunError):
         return stored.read_owned(path, LabelFile, "the labels").value.labels
@@ -95,5 +95,5 @@ def stored_labels(record: Path) -> Labels | None:
 
 
 def store(record: Path, labels: Labels) -> None:
-    """Keep the labels of a job next to its record."""
+    """Write the labels of a job next to its record."""
     stored.write(record.with_suffix(SUFFIX), LabelFile(labels), durable=False)

@@ -1,4 +1,4 @@
-"""State of a site's jobs, nodes and systems, by its register, and progress of the runs."""
+"""State of a site's jobs, nodes and systems, from its register, and progress of the runs."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -20,7 +20,7 @@ SHOWN_ENDED = 10
 
 
 class NodeState(StrEnum):
-    """State of a node of csrun's own scheduler; a job has its nodes to itself."""
+    """State of a node of csrun's own scheduler, which gives a node to one job at a time."""
 
     IDLE = "IDLE"
     ALLOCATED = "ALLOCATED"
@@ -37,14 +37,14 @@ class LocalNode(msgspec.Struct, frozen=True):
 
     @property
     def job_ids(self) -> tuple[int, ...]:
-        """The job that has it, as a scheduler says it whose nodes may have several."""
+        """Job that has it, as a tuple like for schedulers whose nodes run several jobs."""
         return () if self.job is None else (self.job,)
 
 
 class SystemStatus(msgspec.Struct, frozen=True):
-    """One CS system: the job that has it, and those that wait for it in the order they asked.
+    """One CS system: the job that has it, and those that wait for it, in order.
 
-    unavailable: why no job could have it now, whoever asks; empty while one could
+    unavailable: reason why no job can get it now; empty if one could.
     """
 
     name: str
@@ -63,7 +63,9 @@ class SystemStatus(msgspec.Struct, frozen=True):
         waiting: tuple[int, ...],
         out_of_service: str = "",
     ) -> "SystemStatus":
-        """A system in a state; `out_of_service`: why the scheduler gives it to nobody."""
+        """Return a system in a state; out_of_service: reason why the scheduler does not allocate
+        it.
+        """
         unavailable = out_of_service if state.power is Power.ACTIVE else f"in {state.power}"
         return SystemStatus(
             system.name, system.address, state.mode, state.power, job, waiting, unavailable
@@ -76,7 +78,7 @@ class SystemStatus(msgspec.Struct, frozen=True):
 
 
 def jobs(site: Site, all_states: bool) -> list[JobRecord]:
-    """Jobs that wait or run, and the ones that ended last: all that are known, or a few."""
+    """Return pending and running jobs, with all or the latest of the ended ones."""
     records = register.read_all(site)
     over = [record for record in records if not record.is_active]
     hidden = {record.job_id for record in over[:-SHOWN_ENDED]} if not all_states else set()
@@ -85,9 +87,9 @@ def jobs(site: Site, all_states: bool) -> list[JobRecord]:
 
 
 def job(site: Site, job_id: int) -> JobRecord:
-    """One job.
+    """Return one job.
 
-    Raises: UsageError when there is none of this number
+    Raises: UsageError for an unknown number
     """
     record = register.read(site, job_id)
     records = register.read_all(site) if record.is_active else ()
@@ -95,7 +97,7 @@ def job(site: Site, job_id: int) -> JobRecord:
 
 
 def nodes(site: Site) -> list[LocalNode]:
-    """All nodes of a site, and who has them."""
+    """Return all nodes of a site, with their jobs."""
     job_of = {name: job.job_id for job in _running(site) for name in job.node_names}
     cpus, memory_gb = site.nodes.cpus, site.nodes.memory_gb
     return [
@@ -111,7 +113,9 @@ def nodes(site: Site) -> list[LocalNode]:
 
 
 def systems(site: Site) -> list[SystemStatus]:
-    """All CS systems of a site, who has them and who waits for them."""
+    """Return all CS systems of a site, with the jobs that have them and those that wait for them.
+    them.
+    """
     running = _running(site)
     found = []
     for system in site.systems:
@@ -122,7 +126,7 @@ def systems(site: Site) -> list[SystemStatus]:
 
 
 def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) -> JobRecord:
-    """The record with what its job waits for at this moment."""
+    """Add the current reason for waiting to a record."""
     reason = ""
     if record.state is RecordState.PENDING:
         reason = _missing_nodes(record, records, site)
@@ -167,7 +171,7 @@ def _sessions(running: Iterable[JobRecord], system: str) -> tuple[int | None, tu
 
 
 def _wanted(record: JobRecord) -> tuple[SystemUse, ...]:
-    """The systems that a running job has asked for, all or none, and not got."""
+    """Return the systems that a running job has requested, all or none, and not received."""
     newest = record.systems[-1] if record.is_active and record.systems else None
     if newest is None or newest.taken is not None:
         return ()
@@ -182,7 +186,7 @@ class SessionState(StrEnum):
 
 
 class SystemSession(msgspec.Struct, frozen=True):
-    """One job that holds or wants a system; name and user are None when its record is gone."""
+    """One job that holds or waits for a system; name and user are None if its record is gone."""
 
     job: int
     state: SessionState
@@ -191,7 +195,7 @@ class SystemSession(msgspec.Struct, frozen=True):
 
 
 def sessions_of(system: SystemStatus, owners: dict[int, tuple[str, str]]) -> list[SystemSession]:
-    """The holder, then those who wait, in their order; `owners`: names and users by job."""
+    """Return the holder, then the waiting jobs in order; owners: names and users by job."""
     states = [(job, SessionState.WAITING) for job in system.waiting]
     if system.job is not None:
         states.insert(0, (system.job, SessionState.RUNNING))
@@ -199,7 +203,7 @@ def sessions_of(system: SystemStatus, owners: dict[int, tuple[str, str]]) -> lis
 
 
 def require_session(system: SystemStatus, job: int) -> None:
-    """Raises: UsageError when a job neither has the system nor waits for it."""
+    """Raises: UsageError if a job neither has the system nor waits for it"""
     known = [session.job for session in sessions_of(system, {})]
     if job not in known:
         listed = ", ".join(map(str, known)) or "none"
@@ -207,9 +211,9 @@ def require_session(system: SystemStatus, job: int) -> None:
 
 
 def telemetry(site: Site, system: System) -> Telemetry | None:
-    """Progress of the run on the system; None before the first report.
+    """Return the progress of the run on the system; None before the first report.
 
-    A system has one run at a time, so among the jobs that live there is one at most that says so.
+    A system has one run at a time, so at most one of its living jobs reports progress.
     """
     folders = every_jobs_dir(site.name, site.jobs_dir, site.shared)
     own = (job for folder in folders for job in folder.glob("*"))

@@ -1,4 +1,4 @@
-"""A period of time as a command line names it. Pure but for the clock."""
+"""Time period as given on a command line. Pure except for the clock."""
 
 import re
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 @dataclass(frozen=True)
 class Period:
-    """From `since` on, up to `until`."""
+    """From `since` on, before `until`."""
 
     since: datetime
     until: datetime
 
     def overlaps(self, began: datetime, ended: datetime | None) -> bool:
-        """True if any part of a span lies within it; one without an end goes on."""
+        """True if any part of a span is within the period; a span without an end continues."""
         return began <= self.until and (ended is None or ended >= self.since)
 
 
 def period_of(since: str | None, until: str | None) -> Period:
-    """The period between two words of a command line; without them, all that was, up to now.
+    """Return the period of two arguments of a command line; without them, all time up to now.
 
     Raises: UsageError
     """
@@ -37,7 +37,7 @@ def period_of(since: str | None, until: str | None) -> Period:
 
 
 def moment(option: str, text: str, here: datetime) -> datetime:
-    """`7d`, `12h` or `30m` before `here`, or a date, or a time in this place's zone.
+    """Parse `7d`, `12h` or `30m` before `here`, or a date or time in the local time zone.
 
     Raises: UsageError
     """

@@ -23,13 +23,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class NodeAllocation:
-    """Nodes that a job has to itself: names, in the order of the job's node ids."""
+    """Nodes leased by one job: names, in the order of the job's node ids."""
 
     nodes: tuple[str, ...]
     locks: tuple[FileLock, ...]
 
     def release(self) -> None:
-        """Give this process's hold on the nodes up."""
+        """Release this process's hold on the nodes."""
         for held in self.locks:
             held.release()
 
@@ -41,9 +41,10 @@ class NodeAllocation:
 
 
 def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> NodeAllocation:
-    """Lease `count` nodes, all or none, in turn; `say` gets srun's lines.
+    """Lease `count` nodes, all or none, in the order of requests.
 
-    `on_wait` gets what is waited for, and `say` the same.
+    on_wait: called with what is waited for.
+    say: called with the same in the form of srun's messages.
     """
     folder = site_state_dir(site.name) / "nodes"
     holder = f"job {job_id} (process {os.getpid()})"
@@ -65,7 +66,7 @@ def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> Nod
 
 
 def node_names(site: Site) -> tuple[str, ...]:
-    """The site's nodes, in the order in which free ones are taken."""
+    """Return the site's nodes, in the order in which free ones are taken."""
     return tuple(f"{site.nodes.name_prefix}{n}" for n in range(1, site.nodes.count + 1))
 
 

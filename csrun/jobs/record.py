@@ -1,4 +1,4 @@
-"""Record of a job from its submission on, long after its folder is gone. Pure."""
+"""Record of a job, from its submission until after its folder is deleted. Pure."""
 
 import shlex
 from collections.abc import Iterator
@@ -39,11 +39,12 @@ TRANSITIONS: dict[RecordState, frozenset[RecordState]] = {
 
 
 class RecordTransitionError(Exception):
-    """A bug: a change of state that the table does not have."""
+    """Invalid state transition, which is a bug."""
 
 
 class Launcher(msgspec.Struct, frozen=True):
-    """The process that a job is asked to end by; `start` tells it from a later one of its number.
+    """Process that is signalled to end a job; `start` distinguishes it from a later process of the
+    same id.
 
     Units: start in the kernel's ticks since its boot
     """
@@ -62,7 +63,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """End of a job whose launcher was stopped by an error, whatever its tasks had done."""
+    """Return the end of a job whose launcher was stopped by an error, whatever its tasks had done.
+    done.
+    """
     if isinstance(error, KeyboardInterrupt):
         return Outcome(RecordState.CANCELLED, EXIT_INTERRUPTED, describe_signal(SIGINT))
     if isinstance(error, EndedBySignalError):
@@ -73,12 +76,16 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 class JobRecord(msgspec.Struct, frozen=True):
-    """One job. `cause` says why one did not end well, `reason` what a waiting one waits for: in its
-    file, what it waited for at first.
+    """One job.
 
-    The end of a LOST job is when that was noticed. `systems` of a job that lives is what its
-    folder says. `restarts` has the cause of each, as `cause` is that of the end. `command` and
-    `output` are as they were given. `account` is the one that a cluster's scheduler charges.
+    cause: reason of a failure.
+    reason: what a pending job waits for; in its file, what it waited for at first.
+    systems: CS systems that the job had; of a living job those in its folder.
+    restarts: cause of each restart.
+    command, output: as given.
+    account: account that a cluster's scheduler charges.
+
+    The end of a LOST job is the time at which the loss was noticed.
     """
 
     job_id: int
@@ -108,22 +115,22 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """Compile or execute; empty for a job whose command is not published."""
+        """Compile or execute; empty if the job's command is not published."""
         return type_of(self.command)
 
     @property
     def is_active(self) -> bool:
-        """True for a job that waits or runs."""
+        """True for a pending or running job."""
         return self.state in TRANSITIONS
 
     @property
     def elapsed_s(self) -> float:
-        """For how long the job has run, or ran."""
+        """Run time of the job so far, or in total, in seconds."""
         return ((self.ended or now()) - self.started).total_seconds() if self.started else 0.0
 
     @property
     def system(self) -> str:
-        """The system that the job has, or had last, or several; empty when it never had any."""
+        """System, or systems, that the job has, or had last; empty if it never had any."""
         last = next((use for use in reversed(self.systems) if use.taken), None)
         if last is None:
             return ""
@@ -131,7 +138,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """Reason why the job waits, or why it did not end well; empty when all is well."""
+        """Reason why the job is pending, or why it failed; empty otherwise."""
         return f"waits for {self.reason}" if self.reason else self.cause
 
     def details(self) -> Iterator[tuple[str, str]]:
@@ -168,9 +175,9 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:
-    """The record in another state.
+    """Return the record in another state.
 
-    Raises: RecordTransitionError for a passage that the table does not have
+    Raises: RecordTransitionError for a transition that the table does not have
     """
     if state not in TRANSITIONS.get(record.state, frozenset()):
         raise RecordTransitionError(f"job {record.job_id}: {record.state} -> {state}")
@@ -178,7 +185,7 @@ def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:
 
 
 def ended(record: JobRecord, outcome: Outcome, systems: tuple[SystemUse, ...]) -> JobRecord:
-    """The record of a job that is over."""
+    """Return the record of the job with an end."""
     return moved(
         record,
         outcome.state,

@@ -1,7 +1,8 @@
-"""The records of a site's jobs: one small file each, written whole by the job's launcher.
+"""Records of a site's jobs: one small file each, written atomically by the job's launcher.
 
-A living job holds its folder's lock, and its record is final before it releases it: a record of a
-living job whose lock is free is that of a LOST one. Anyone can see that; who may write records it.
+A living job holds its folder's lock, and its record is final before the lock is released. A record
+of a living job whose lock is free therefore means that the job is LOST. Any account can see that;
+an account that may write records it.
 """
 
 import os
@@ -31,15 +32,16 @@ Records = dict[int, JobRecord]
 Source = TypeVar("Source", Path, JobRecord)
 KEPT_RECORDS = 1000
 RECORD_FILE = "record.json"  # on the board
-# Records by path and version: each write makes a new file. A screen reads all of them every second.
+# Records by path and version: each write creates a new file. A display reads all of them every
+# second.
 _known: dict[Path, tuple[tuple[int, int, int], JobRecord]] = {}
 _listings: dict[Path, tuple[tuple[int, int, int], Records]] = {}  # by folder and version
-_CLOCK_NS = 10**9  # two changes of a folder may have one time if they are not farther apart
+_CLOCK_NS = 10**9  # two changes of a folder that are closer may have equal times
 LOST_CAUSE = "its launcher was killed, or the machine went down"
 
 
 def write(site: Site, record: JobRecord, *, durable: bool = True) -> None:
-    """Keep this account's record of a job; what others may know of it goes on the board, too."""
+    """Write this account's record of a job, and its public part to the board."""
     path = _folder(site) / f"{record.job_id}.json"
     make_private(path.parent)
     stored.write(path, record, durable=durable)
@@ -48,21 +50,23 @@ def write(site: Site, record: JobRecord, *, durable: bool = True) -> None:
 
 
 def show(site: Site, record: JobRecord, *, durable: bool = False) -> None:
-    """Put on the board of a shared site what others may know of a job that has its place there."""
+    """Write the public part of a job's record to the board of a shared site, if the job has an
+    entry.
+    """
     shown = board_of(site, record.job_id) / RECORD_FILE
     stored.write(shown, _without_words(record), durable=durable, mode=0o640)
 
 
 def _without_words(record: JobRecord) -> JobRecord:
-    """Public part of a record: no command line, and none of the folders and logs."""
+    """Public part of a record: without command line, folders and logs."""
     changes = {"command": (), "working_dir": "", "output": None, "logs": None}
     return msgspec.structs.replace(record, **changes)
 
 
 def read(site: Site, job_id: int) -> JobRecord:
-    """The record of one job, as things are now.
+    """Return the current record of one job.
 
-    Raises: UsageError when there is none; CsrunError for a damaged one
+    Raises: UsageError for an unknown job; CsrunError for a damaged record
     """
     try:
         return _as_it_is(site, _stored(site, job_id))
@@ -74,7 +78,7 @@ def read(site: Site, job_id: int) -> JobRecord:
 
 
 def read_all(site: Site) -> list[JobRecord]:
-    """All records, the newest job last; a damaged one is named on standard error."""
+    """Return all records, newest job last; a damaged one is reported on standard error."""
     own = _own_records(site)
     others = {job: path for job, path in _paths_of_others(site).items() if job not in own}
     stored = _readable(others, _read) | own
@@ -82,7 +86,7 @@ def read_all(site: Site) -> list[JobRecord]:
 
 
 def _readable(found: Mapping[int, Source], read: Callable[[Source], JobRecord]) -> Records:
-    """Records by number; one that was removed just now, for a newer one, is left out."""
+    """Return records by number; one that was removed or replaced meanwhile is omitted."""
     records = {}
     for job_id, source in found.items():
         try:
@@ -95,8 +99,10 @@ def _readable(found: Mapping[int, Source], read: Callable[[Source], JobRecord]) 
 
 
 def _own_records(site: Site) -> Records:
-    """This account's records as they lie in its folder, which is not read again while nothing was
-    renamed in it: each write of a record, or of labels, is.
+    """Return this account's stored records.
+
+    The folder is not read again while its modification time is unchanged: each write of a record or
+    of labels renames a file in it.
     """
     folder = _folder(site)
     try:
@@ -116,7 +122,7 @@ def _own_records(site: Site) -> Records:
 
 
 def record_ids(site: Site) -> list[int]:
-    """This account's jobs that have a record, oldest first."""
+    """Return this account's jobs that have a record, oldest first."""
     return sorted(map(_number_of, _own_paths(site)))
 
 
@@ -125,9 +131,9 @@ def _own_paths(site: Site) -> list[Path]:
 
 
 def _paths_of_others(site: Site) -> dict[int, Path]:
-    """Records that the other accounts of a shared site have put on its board, by job number.
+    """Return the records that other accounts of a shared site have published, by job number.
 
-    Of two that claim one number, the account that was first to hold the job's lock has it.
+    If two accounts claim one number, the account that first held the job's lock has it.
     """
     if not site.shared:
         return {}
@@ -141,7 +147,7 @@ def _paths_of_others(site: Site) -> dict[int, Path]:
 
 
 def _newest_first(folder: Path) -> int:
-    """By the change time of the job's lock, which no account can set."""
+    """Sort by change time of the job's lock, which no account can set."""
     try:
         return -(folder / LIVE_LOCK).lstat().st_ctime_ns
     except OSError:
@@ -153,7 +159,7 @@ def _number_of(path: Path) -> int:
 
 
 def settle(site: Site, job_id: int) -> None:
-    """Let a dead job's record say LOST; the job's lock must be held, or its folder gone."""
+    """Mark a dead job's record as LOST; call with the job's lock held, or its folder gone."""
     with suppress(FileNotFoundError, CsrunError):
         record = _stored(site, job_id)
         if record.is_active:
@@ -161,7 +167,7 @@ def settle(site: Site, job_id: int) -> None:
 
 
 def prune(site: Site) -> None:
-    """Remove the oldest records beyond those that are kept, but none of a job that has a folder."""
+    """Delete the oldest records beyond the retention, but none of a job that has a folder."""
     with_folder = set(job_ids(jobs_dir(site)))
     for job_id in record_ids(site)[:-KEPT_RECORDS]:
         if job_id not in with_folder:
@@ -169,7 +175,7 @@ def prune(site: Site) -> None:
 
 
 def remove(site: Site, job_id: int) -> None:
-    """Forget a job of this account, as far as its files let themselves be removed."""
+    """Delete a job of this account, as far as its files can be deleted."""
     for suffix in (".json", job_labels.SUFFIX):
         with suppress(OSError):
             (_folder(site) / f"{job_id}{suffix}").unlink(missing_ok=True)
@@ -178,9 +184,9 @@ def remove(site: Site, job_id: int) -> None:
 
 
 def label(site: Site, job_id: int, changes: Iterable[str]) -> job_labels.Labels:
-    """Change the labels of this account's job; all of its labels then.
+    """Change the labels of this account's job; return all of its labels.
 
-    Raises: UsageError for an unknown job, another account's, and as `job_labels.changed`
+    Raises: UsageError for an unknown job or another account's, and as `job_labels.changed`
     """
     record = read(site, job_id)
     if record.uid != os.getuid():
@@ -201,7 +207,7 @@ def _as_it_is(site: Site, record: JobRecord) -> JobRecord:
     folder = telemetry_dir(site, record.job_id, record.uid)
     if is_held(folder / LIVE_LOCK):
         return msgspec.structs.replace(record, systems=read_uses(folder))
-    record = _stored(site, record.job_id)  # it may have ended just now
+    record = _stored(site, record.job_id)  # it may have ended meanwhile
     if not record.is_active:
         return record
     if record.uid != os.getuid():
@@ -209,7 +215,7 @@ def _as_it_is(site: Site, record: JobRecord) -> JobRecord:
     try:
         _settle_locked(site, record.job_id)
         record = _stored(site, record.job_id)
-    except OSError:  # a full disk: it is LOST all the same
+    except OSError:  # full disk: the job is LOST anyway
         return _lost(site, record)
     return _lost(site, record) if record.is_active else record
 
@@ -229,7 +235,7 @@ def _lost(site: Site, record: JobRecord) -> JobRecord:
 
 
 def _stored(site: Site, job_id: int) -> JobRecord:
-    """This account's record of a job as it lies there, else another's."""
+    """Return this account's stored record of a job, else another account's."""
     try:
         return _read(_folder(site) / f"{job_id}.json")
     except FileNotFoundError:
@@ -239,13 +245,13 @@ def _stored(site: Site, job_id: int) -> JobRecord:
 
 
 def _read(path: Path) -> JobRecord:
-    """A record; whose it is, its file says: what is written in it proves nothing.
+    """Return a record with the owner of its file; the content does not prove its owner.
 
-    Raises: FileNotFoundError; CsrunError for one that cannot be read
+    Raises: FileNotFoundError; CsrunError for a record that cannot be read
     """
     try:
         status = path.lstat()
-    except PermissionError:  # of a folder: the reader says so
+    except PermissionError:  # of a folder; the reader reports it
         return _read_anew(path)
     version = status.st_ino, status.st_mtime_ns, status.st_size
     known = _known.get(path)

@@ -1,4 +1,4 @@
-"""A job in its site's register: its id, its folder, its lock and its record, up to its end."""
+"""A job in its site's register: its id, its folder, its lock and its record, until its end."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ from csrun.system import FileLock, lock, make_site_folders
 
 
 class JobCounter(msgspec.Struct, frozen=True):
-    """`last_job`: the number that was drawn last."""
+    """`last_job`: the last number that was assigned."""
 
     last_job: int
 
@@ -45,7 +45,8 @@ class JobCounter(msgspec.Struct, frozen=True):
 class RegisteredJob:
     """A job of this process, which alone writes its record.
 
-    `live` is held in the job's folder, `shown` on the board of a shared site, for other accounts.
+    live: lock held in the job's folder.
+    shown: lock held on the board of a shared site, for other accounts.
     """
 
     site: Site
@@ -60,23 +61,23 @@ class RegisteredJob:
 
     @property
     def locks(self) -> tuple[FileLock, ...]:
-        """Lock that marks the job as alive, held by all processes that run it."""
+        """Locks that mark the job as alive, held by all processes that run it."""
         return (self.live,) if self.shown is None else (self.live, self.shown)
 
     @property
     def telemetry_dir(self) -> Path:
-        """The folder that says how far the job is."""
+        """Folder with the progress of the job."""
         return telemetry_dir(self.site, self.job_id, self.record.uid)
 
     def waits_for(self, reason: str) -> None:
-        """The job has to wait, for this."""
+        """Record what the job waits for."""
         self._keep(msgspec.structs.replace(self.record, reason=reason), durable=False)
 
     def start(self, node_names: tuple[str, ...]) -> None:
         self._keep(moved(self.record, RecordState.RUNNING, node_names=node_names, started=now()))
 
     def restarted(self, cause: str) -> None:
-        """The job's tasks start again after this failure."""
+        """Record that the job's tasks restart after this failure."""
         causes = (*self.record.restarts, cause)
         self._keep(msgspec.structs.replace(self.record, restarts=causes))
 
@@ -84,12 +85,12 @@ class RegisteredJob:
         self._keep(ended(self.record, outcome, read_uses(self.telemetry_dir)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
-        # A record is written in a moment: a signal in it would leave the old state.
+        # Writing takes a moment; a signal during it would leave the old state.
         with DeferredSignals():
             self.record = record
             try:
                 register.write(self.site, record, durable=durable)
-            except OSError as error:  # of a full disk the job itself is to tell, if it is hurt
+            except OSError as error:  # the job itself reports a full disk if it is affected
                 say = f"csrun: job {self.job_id}: record cannot be written: {error.strerror}"
                 print(say, file=sys.stderr, flush=True)
 
@@ -104,11 +105,11 @@ def registered(
     *,
     keeps_logs: bool = True,
 ) -> Iterator[RegisteredJob]:
-    """A job while it waits and runs. An exception ends it, unless it has ended before.
+    """Context manager of a job while it waits and runs; an exception ends the job.
 
-    A job that keeps no logs has its folder only as long as it lives.
+    The folder of a job without logs is deleted at the end.
 
-    Raises: UsageError when csrun's state cannot be written
+    Raises: UsageError if csrun's state cannot be written
     """
     draft = _draft(command, options, nodes, tasks)
     with refusal_of_unwritable_state(site):
@@ -118,7 +119,7 @@ def registered(
         with refusal_of_unwritable_state(site), register:
             job = _register(site, draft, keeps_logs)
         with ExitStack() as locks:
-            locks.callback(_tidy_after, site)  # the last: our own folder is a dead job's then
+            locks.callback(_tidy_after, site)  # last, since our own folder then is a dead job's
             for held in job.locks:
                 locks.enter_context(held)
             try:
@@ -142,9 +143,9 @@ def _cancel_named(folder: JobFolder) -> Iterator[None]:
 
 
 def make_folders(site: Site) -> None:
-    """Make those of csrun's state, each for whom it is.
+    """Create the folders of csrun's state, with their permissions.
 
-    Raises: OSError; UsageError when a folder that must be this account's alone is not
+    Raises: OSError; UsageError if a private folder belongs to another account
     """
     if not site.shared:
         for folder in (state_dir(), site_state_dir(site.name)):
@@ -154,7 +155,7 @@ def make_folders(site: Site) -> None:
 
 
 def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int) -> JobRecord:
-    """The record of a job that has no number yet."""
+    """Return the record of a job without a number."""
     return JobRecord(
         job_id=0,
         name=options.job_name or name_of(command),
@@ -174,7 +175,7 @@ def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int
 
 @contextmanager
 def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
-    """An OSError in here becomes a UsageError that names the state folder, or the file in it."""
+    """Convert an OSError to a UsageError that names the state folder, or the file in it."""
     try:
         yield
     except OSError as error:
@@ -191,16 +192,16 @@ def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
 
 
 def _inside(folder: Path, name: object) -> Path | None:
-    """The path that an error names, if it lies in the folder."""
+    """Return the path that an error names, if it is in the folder."""
     path = Path(name) if isinstance(name, str) else folder
     return path if folder in path.parents else None
 
 
 def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
-    """Draw an id, make and lock the folder, write the record: in one go, under the register's lock.
+    """Assign an id, create and lock the folder, and write the record, under the register's lock.
 
-    So nobody takes a folder for a dead job's between its making and its locking. Nothing is left of
-    what could not be registered.
+    The lock prevents that another process takes the new folder for a dead job's before it is
+    locked. If the registration fails, everything is deleted again.
     """
     folders = jobs_dir(site)
     job_id = _next_number(site)
@@ -230,7 +231,7 @@ def _leave(job: RegisteredJob) -> None:
 
 
 def _tidy(site: Site) -> None:
-    """Remove what is not kept; the register's lock is held."""
+    """Delete folders and records beyond the retention; the register's lock is held."""
     folders = newest_first(jobs_dir(site))
     retention.prune(folders, site.jobs, lambda path: register.settle(site, int(path.name)))
     register.prune(site)
@@ -246,15 +247,15 @@ def _register_lock(site: Site) -> FileLock:
 
 
 def _counter(site: Site) -> Path:
-    """The file of the number last drawn; all accounts of a shared site draw from one."""
+    """Return the file of the last number, which all accounts of a shared site use."""
     top = site_state_dir(site.name)
     return (top / "nodes" if site.shared else top) / "last_job"
 
 
 def _next_number(site: Site) -> int:
-    """A job id that no job of the site has had."""
+    """Return a job id that no job of the site has had."""
     counter = _counter(site)
-    # The counter may be lost or damaged; folders and records show numbers that are taken, too.
+    # The counter may be lost or damaged; folders and records show used numbers, too.
     known = (*job_ids(jobs_dir(site)), *register.record_ids(site))
     number = 1 + max(_number_in(counter), *known, 0)
     mode = 0o660 if site.shared else None
@@ -263,7 +264,7 @@ def _next_number(site: Site) -> int:
 
 
 def _number_in(counter: Path) -> int:
-    """The number last drawn; 0 when the file is lost, or damaged by a crash of the machine."""
+    """Return the last number; 0 if the file is lost, or damaged by a crash of the machine."""
     with suppress(FileNotFoundError, stored.DamagedError):
         return stored.read(counter, JobCounter, "the number of the last job").last_job
     return 0

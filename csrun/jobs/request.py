@@ -1,4 +1,4 @@
-"""Requests to the launchers."""
+"""Requests of the launcher commands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,11 @@ from csrun.site import DEFAULT_SITE
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options of any job; `output` is a pattern of file names (see `output`), `labels` as in
-    `csrun.jobs.job_labels`.
+    """Options of any job.
 
-    `slurm_options` are Slurm's own, each `NAME` or `NAME=VALUE`; other schedulers refuse them.
+    output: pattern of file names (see `csrun.launch.process.output_files`).
+    labels: as in `csrun.jobs.job_labels`.
+    slurm_options: Slurm's options, each `NAME` or `NAME=VALUE`; other schedulers refuse them.
     """
 
     job_name: str | None = None
@@ -25,18 +26,20 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """One csrun_wse command line; None where an option was not given.
+    """One csrun_wse command line; None for an option that was not given.
 
-    `site` is what the tasks load their site by: a shipped site's name or an absolute path.
-    `preload` names modules that the tasks of csrun's interpreters will want: imported once, before
-    they are forked. `label` shows every task's output, each line with its rank before it. On a
-    cluster, `sbatch` submits the job instead of waiting for it, and `compile_first` compiles it in
-    a job of its own that holds no CS system. `foreground` is the environment of a command that has
-    a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
-    `detach` lets a job of this machine go on without its terminal. `max_restarts` is how often the
-    tasks start again after a failure. `new_job` asks a cluster for a job besides the one that
-    csrun_wse runs in. `params` is the text of a params file that was a pipe. `num_wgt_servers` is
-    how many MemoryX tasks weight streaming has; the command may say it, too.
+    site: shipped site's name or absolute path, by which the tasks load their site.
+    preload: modules that tasks of csrun's interpreters need; imported once, before the fork.
+    label: print every task's output, each line prefixed with the rank.
+    sbatch: on a cluster, submit the job instead of waiting for it.
+    compile_first: on a cluster, compile in a separate job that holds no CS system.
+    foreground: environment of a command with a node for itself and the user's terminal, for
+        csrun_cpu; None for a job of tasks.
+    detach: continue a job on this machine without its terminal.
+    max_restarts: maximum number of restarts of the tasks after a failure.
+    new_job: request a new Slurm job instead of using the surrounding one.
+    params: text of a params file that was a pipe.
+    num_wgt_servers: number of MemoryX tasks in weight streaming, which the command may set, too.
     """
 
     command: tuple[str, ...]
@@ -69,7 +72,7 @@ _COMPILES = frozenset({"--compile_only", "--validate_only", "compile_only", "val
 
 
 def type_of(command: tuple[str, ...]) -> str:
-    """Type of a job by its command: compile or execute; empty for an unknown command."""
+    """Return the type of a job by its command: compile or execute; empty if unknown."""
     if not command:
         return ""
     return (
@@ -80,7 +83,7 @@ def type_of(command: tuple[str, ...]) -> str:
 
 
 def name_of(command: tuple[str, ...]) -> str:
-    """The script or module of a Python's command line, the program of any other."""
+    """Return the script or module of a Python command line, or the program of another one."""
     program = Path(command[0]).name
     if not program.startswith("python"):
         return program

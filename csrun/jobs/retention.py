@@ -1,4 +1,4 @@
-"""Retention of ended jobs' folders by number, age and size; removal of the others."""
+"""Retention of ended jobs' folders by number, age and size."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Leftover:
-    """The folder of a job; `changed_s`, in seconds since the epoch, is about the job's end."""
+    """Folder of an ended job; `changed_s`, in seconds since the epoch, is about the job's end."""
 
     path: Path
     changed_s: float
@@ -28,9 +28,9 @@ class Leftover:
 
 
 def measure(path: Path, *, with_size: bool = True) -> Leftover:
-    """A job's folder as it lies there, with all that is in it; its size is asked for file by file.
+    """Measure a job's folder with all of its files.
 
-    Raises: OSError when it goes meanwhile
+    Raises: OSError if it is deleted meanwhile
     """
     sizes = [os.lstat(file).st_size for file in _files(path)] if with_size else []
     return Leftover(path, path.stat().st_mtime, sum(sizes))
@@ -41,7 +41,7 @@ def _files(path: Path) -> list[str]:
 
 
 def expired(newest_first: Sequence[Leftover], rule: Retention, now_s: float) -> list[Leftover]:
-    """Folders that a site's rule does not keep. The newest one always stays."""
+    """Return the folders beyond a site's retention. The newest one is always kept."""
     sizes = accumulate(each.size_bytes for each in newest_first)
     return [
         each
@@ -58,7 +58,7 @@ def expired(newest_first: Sequence[Leftover], rule: Retention, now_s: float) -> 
 def unkept(
     newest_first: Sequence[Path], rule: Retention, *, with_size: bool = False
 ) -> list[Leftover]:
-    """The folders that may go; those of jobs that live are counted, and never among them."""
+    """Return the folders to delete; those of living jobs count, but are never deleted."""
     found, with_size = [], with_size or rule.keep_mb is not None
     for path in newest_first:
         with suppress(OSError):
@@ -71,9 +71,9 @@ def prune(
     rule: Retention,
     on_dead: Callable[[Path], None] = lambda path: None,
 ) -> None:
-    """Remove the folders of dead jobs that are not kept, and dead jobs' secrets from all.
+    """Delete the folders of dead jobs beyond the retention, and the secrets of all dead jobs.
 
-    `on_dead` is called with the folder of each dead job, before it goes.
+    on_dead: called with the folder of each dead job, before it is deleted.
     """
     gone = {each.path for each in unkept(newest_first, rule)}
     for path in newest_first:
@@ -85,7 +85,7 @@ def _clear_if_dead(path: Path, remove: bool, on_dead: Callable[[Path], None]) ->
     dead = try_lock(path / LIVE_LOCK, "")
     if dead is None:
         return
-    # Under its lock, so that nobody takes the folder for a living job's meanwhile.
+    # Under its lock, so that no other process takes the folder for a living job's meanwhile.
     with dead:
         on_dead(path)
         if remove:

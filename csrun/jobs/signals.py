@@ -1,4 +1,4 @@
-"""The signals that ask a launcher to end its job, while it waits and while it writes."""
+"""Signals that end a job, handled while its launcher waits and while it writes."""
 
 import signal
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ class EndedBySignalError(CsrunError):
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a job: not a hang-up that nohup has made us ignore."""
+    """Return the signals that end a job, without a hang-up ignored by nohup."""
     return tuple(s for s in ENDING_SIGNALS if s is not signal.SIGHUP or not _is_ignored(s))
 
 
 @contextmanager
 def raised_as_errors() -> Iterator[None]:
-    """An ending signal is an exception in here, once."""
+    """Context manager in which a signal to end is raised as an exception, once."""
     old = {signum: signal.getsignal(signum) for signum in handled_signals()}
     for signum in old:
         if signum is not signal.SIGINT:
@@ -44,9 +44,10 @@ def raised_as_errors() -> Iterator[None]:
 
 
 class DeferredSignals:
-    """A signal that comes in here is delivered afterwards: for what must not be left half done.
+    """Context manager that delivers signals at its end, around work that must not be interrupted.
 
-    By handlers, not by a mask: that would hold for one thread, and for the programs it starts.
+    Uses handlers instead of a signal mask, which would apply to one thread, and to started
+    programs.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class DeferredSignals:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Signals come in here, the one that was deferred first."""
+        """Deliver signals in this context, the deferred one first."""
         try:
             self._deliver()
             yield
@@ -87,7 +88,7 @@ class DeferredSignals:
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:
-    # Once: a second signal must not interrupt the cleaning up after the first.
+    # Once: a second signal must not interrupt the cleanup after the first.
     for other in handled_signals():
         signal.signal(other, signal.SIG_IGN)
     raise EndedBySignalError(signum)

@@ -1,22 +1,22 @@
-"""The forms of a time limit, Slurm's, and a duration in one of them. Pure."""
+"""Time limits in Slurm's formats, and formatted durations. Pure."""
 
 import re
 from datetime import UTC, datetime
 
 from csrun.base.errors import UsageError
 
-EXIT_TIME_LIMIT = 143  # SIGTERM's, by which the limit ends a job: as srun's
+EXIT_TIME_LIMIT = 143  # exit code of SIGTERM, with which the limit ends a job, as in srun
 FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 LONGEST_DAYS = 10_000
-_SMALL = 10  # units, with which an age has the next smaller unit, too
+_SMALL = 10  # units after which an age also shows the next smaller unit
 _N = r"(\d{1,20})"
 _WITH_DAYS = re.compile(rf"{_N}-{_N}(?::{_N})?(?::{_N})?", re.ASCII)
 _WITHOUT_DAYS = re.compile(rf"(?:(?:{_N}:)?{_N}:{_N})|{_N}", re.ASCII)
 
 
 def parse(text: str, option: str = "--time-limit") -> int | None:
-    """A time limit in seconds; None for 0, by which Slurm means no limit.
+    """Parse a time limit to seconds; None for 0, which means no limit in Slurm.
 
     Source: sbatch(1), --time
     Raises: UsageError for another form, or more than LONGEST_DAYS
@@ -36,12 +36,12 @@ def parse(text: str, option: str = "--time-limit") -> int | None:
 
 
 def reached(limit_s: int) -> str:
-    """Message for a job that took too long."""
+    """Return the message for a job that reached its time limit."""
     return f"time limit of {format_duration(limit_s)} reached"
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as squeue shows it: M:SS, H:MM:SS or D-HH:MM:SS."""
+    """Format a duration like squeue: M:SS, H:MM:SS or D-HH:MM:SS."""
     minutes, second = divmod(int(seconds), _MINUTE_S)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -51,7 +51,9 @@ def format_duration(seconds: float) -> str:
 
 
 def format_age(moment: datetime) -> str:
-    """Time since a moment as kubectl shows it: its largest unit, two where the first is small."""
+    """Format the time since a moment like kubectl: its largest unit, or two if the first is small.
+    small.
+    """
     seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))
     units = (("d", _DAY_S), ("h", _HOUR_S), ("m", _MINUTE_S), ("s", 1))
     for (unit, size), below in zip(units, (*units[1:], None), strict=True):
@@ -65,5 +67,5 @@ def format_age(moment: datetime) -> str:
 
 
 def when(time: datetime | None) -> str:
-    """A moment in this place's time, to the second; empty for one that has not come."""
+    """Format a moment in the local time zone, to the second; empty for None."""
     return "" if time is None else f"{time.astimezone():%Y-%m-%d %H:%M:%S}"

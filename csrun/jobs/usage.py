@@ -12,7 +12,9 @@ _HOUR_S = 3600
 
 
 class SystemUsed(msgspec.Struct, frozen=True):
-    """One job's use of one system; `ended` is None while it has it. `hours` lie in the period."""
+    """One job's use of one system; `ended` is None while it has it; `hours` are those in the
+    period.
+    """
 
     system: str
     job: int
@@ -35,14 +37,14 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def uses_of(records: Iterable[JobRecord], period: Period) -> list[SystemUsed]:
-    """All uses of systems in a period, in the order in which they began."""
+    """Return all uses of systems in a period, in the order of their starts."""
     found = (used for record in records for used in _of(record, period))
     return sorted(found, key=lambda used: (used.began, used.job, used.system))
 
 
 def _of(record: JobRecord, period: Period) -> Iterator[SystemUsed]:
     for use in record.systems:
-        # a job whose chief was killed has not said when it gave its system back
+        # a job whose chief was killed has not recorded when it released its system
         ended = use.given_back or record.ended
         if use.taken is None or not period.overlaps(use.taken, ended):
             continue

@@ -22,11 +22,11 @@ from csrun.base.open_folder import open_folder
 if TYPE_CHECKING:
     from tensorboardX.proto.event_pb2 import Event
 
-_numbers = count()  # a file's own name tells seconds apart, no more
+_numbers = count()  # a file's name has a resolution of one second
 
 
 class _Missing(MetaPathFinder):
-    """Keeps one thread from finding a package."""
+    """Import hook that hides a package from one thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,9 +41,9 @@ class _Missing(MetaPathFinder):
 
 @contextmanager
 def hide_package(package: str) -> Iterator[None]:
-    """Let a package seem not to be installed, in this thread, unless it is imported already.
+    """Make a package appear not installed to this thread, unless it is already imported.
 
-    tensorboardX imports PyTorch where it is installed, which takes over a second and 200 MB.
+    tensorboardX imports PyTorch if it is installed, which takes over a second and 200 MB.
     """
     missing = _Missing(package)
     sys.meta_path.insert(0, missing)
@@ -54,15 +54,15 @@ def hide_package(package: str) -> Iterator[None]:
 
 
 class EventWriter:
-    """Writes events.out.tfevents.* into model_dir, or into the folder `run` in it.
+    """Writer of events.out.tfevents.* in model_dir, or in its folder `run`.
 
-    What a call wrote can be read when it returns. Of tensorboardX it uses the writer of records:
-    SummaryWriter writes through a queue and a thread, for which its flush does not wait, and opens
-    a file of a name that others can guess, through a link as well.
+    Data of a call can be read when it returns. Only tensorboardX's record writer is used:
+    SummaryWriter has a queue and a thread, which its flush does not wait for, and opens a file with
+    a predictable name, through a link as well.
     """
 
     def __init__(self, model_dir: Path, run: str = "") -> None:
-        # slow to import, and only the chief needs it
+        # slow import, only needed by the chief
         with hide_package("torch"):
             from tensorboardX.proto.event_pb2 import Event
             from tensorboardX.record_writer import RecordWriter
@@ -75,7 +75,7 @@ class EventWriter:
             make_folder(place)
             descriptor = create_new(place / name)
             opened.callback(os.close, descriptor)
-            self._writer = RecordWriter(f"/proc/self/fd/{descriptor}")  # the file that we made
+            self._writer = RecordWriter(f"/proc/self/fd/{descriptor}")  # the file created above
             self._write(Event(wall_time=started, file_version="brain.Event:2"))
             self._writer.flush()
 
@@ -94,7 +94,7 @@ class EventWriter:
             self._writer.flush()
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
-        """Write how values are distributed, at a global step."""
+        """Write a histogram of values at a global step."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import histogram
 
@@ -105,5 +105,5 @@ class EventWriter:
             self._writer.flush()
 
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written was said then
+        with suppress(OSError):  # a failed write was reported when it happened
             self._writer.close()

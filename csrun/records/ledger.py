@@ -1,7 +1,7 @@
-"""Breakdown of a training's time, and what removing each wait could gain at most.
+"""Ledger of a training's time: its breakdown, and the maximum gain from removing each wait.
 
-The chief's clock is cut into pieces without gaps. Those of an order of steps are cut once more by
-what the wafer says of its waits. What is left over from all rows is `other`.
+The chief's clock is split into intervals without gaps. Intervals of step orders are split further
+by the wafer's reported waits. The remainder is the row `other`.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from time import perf_counter
 
 import msgspec
 
-MOST_LINES = 4  # below the head, in the log
+MOST_LINES = 4  # rows below the total, in the log
 
 
 class Row(Enum):
-    """A row of the table: what it is called, whose time it is, and what it is made of."""
+    """Row of the table: its title, the side it belongs to, and its components."""
 
     COMPUTE = "compute", "wafer", "computing visits"
     INPUT = "input", "streamers", "waiting for batches"
@@ -32,12 +32,12 @@ class Row(Enum):
 
     @property
     def is_wait(self) -> bool:
-        """Return whether a faster run could be without it."""
+        """Return whether it is a wait that a faster run could avoid."""
         return self not in (Row.COMPUTE, Row.OTHER)
 
 
 class LedgerRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row. at_most: how many times as fast the training would be without it; None for work.
+    """One row. at_most: maximum speedup of the training without it; None for work.
 
     Units: seconds
     """
@@ -51,7 +51,7 @@ class LedgerRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of an order's steps: total, and how much of it they waited.
+    """Times of an order's steps: total, and the waits in it.
 
     Units: seconds
     """
@@ -64,7 +64,7 @@ class StepTimes:
 
 
 class Ledger:
-    """The seconds of each row, from the moment that it is made. `clock` gives seconds."""
+    """Seconds of each row since its creation; `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
@@ -78,15 +78,15 @@ class Ledger:
         self._marked += seconds
 
     def mark(self, row: Row) -> None:
-        """The time since the mark before was this row's."""
+        """Assign the time since the last mark to a row."""
         now = self._clock()
         self._seconds[row] += now - self._marked
         self._marked = now
 
     def mark_steps(self, steps: StepTimes, behind: Row = Row.CHIEF) -> None:
-        """The time since the mark before was that of an order: what is not its steps', another's.
+        """Assign the time since the last mark to an order's steps, and the rest to another row.
 
-        The wafer's clock is another process's: its seconds are never more than ours.
+        The wafer's clock belongs to another process; its seconds are limited to ours.
         """
         now = self._clock()
         passed = now - self._marked
@@ -106,25 +106,25 @@ class Ledger:
             self._seconds[row] += part
 
     def since_report(self) -> dict[str, float]:
-        """The seconds of each row since the last call, by its title; for events."""
+        """Return the seconds of each row since the last call, by title; for events."""
         found = {row.title: self._seconds[row] - self._reported[row] for row in Row}
         self._reported = dict(self._seconds)
         found.pop(Row.OTHER.title)
         return found
 
     def largest_wait(self) -> LedgerRow:
-        """The row of those that a faster run could be without which took most so far."""
+        """Return the avoidable row with the most time so far."""
         wall = self._clock() - self._began
         largest = max((row for row in Row if row.is_wait), key=self._seconds.__getitem__)
         return _row(largest, self._seconds[largest], wall)
 
     def share(self, row: Row) -> float:
-        """The share of a row in the time so far."""
+        """Return a row's share of the time so far, 0 to 1."""
         wall = self._clock() - self._began
         return self._seconds[row] / wall if wall > 0 else 0.0
 
     def rows(self) -> tuple[LedgerRow, ...]:
-        """The table so far. Its rows add up to the time since the ledger was made."""
+        """Return the table so far. Its rows add up to the time since the ledger was created."""
         wall = self._clock() - self._began
         seconds = dict(self._seconds)
         seconds[Row.OTHER] = wall - sum(seconds.values())
@@ -137,7 +137,7 @@ def _row(row: Row, seconds: float, wall: float) -> LedgerRow:
     return LedgerRow(row.title, row.whose, seconds, share, at_most)
 
 
-#: Row titles in the log; the JSON and the events keep Row's.
+#: Row titles in the log; the JSON and the events have Row's.
 _LOG_TITLES = {
     Row.COMPUTE.title: "compute (wafer)",
     Row.INPUT.title: "waiting for input (streamers)",
@@ -151,7 +151,7 @@ _LOG_TITLES = {
 
 
 def lines(rows: tuple[LedgerRow, ...]) -> list[str]:
-    """The table in the log: the total and the largest rows, five lines in all."""
+    """Return the table for the log: the total and the largest rows, five lines in all."""
     wall = sum(row.seconds for row in rows)
     largest = sorted(rows, key=lambda row: row.seconds, reverse=True)[:MOST_LINES]
     return [f"Training time by cause ({wall:.1f} s):", *map(_line, largest)]

@@ -1,4 +1,4 @@
-"""The lines that a run prints, as the original's users know them."""
+"""Log lines of a run, in the form that the original's users know."""
 
 import functools
 import logging
@@ -25,14 +25,16 @@ _SAVING_TO = "Checkpoints and summaries will be saved in: "
 
 
 class _Printable(logging.Formatter):
-    """Lines without the escape sequences that names of layers and files may hold."""
+    """Formatter that escapes control sequences, which names of layers and files may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 class _StderrHandler(logging.Handler):
-    """Lines on what is sys.stderr just then: a progress display replaces it to stay below them."""
+    """Handler for the current sys.stderr: a progress display replaces it to stay below the lines.
+    lines.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -45,7 +47,9 @@ class _StderrHandler(logging.Handler):
 
 
 def configure() -> None:
-    """Let the `csrun` logger print `INFO:csrun:…` lines, unless the user has set it up."""
+    """Configure the `csrun` logger to print `INFO:csrun:…` lines, unless the user has configured
+    it.
+    """
     logger = logging.getLogger("csrun")
     if logger.handlers or logging.getLogger().handlers:
         return
@@ -53,32 +57,33 @@ def configure() -> None:
     handler.setFormatter(_Printable("%(levelname)s:%(name)s:%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # a library that sets up the root logger later prints no line again
+    # prevents duplicate lines if a library configures the root logger later
+    logger.propagate = False
 
 
 def saving_to(model_dir: Path) -> str:
-    """Line on the folder of the run's records."""
+    """Return the line about the folder of the run's records."""
     return f"{_SAVING_TO}{model_dir}"
 
 
 def own_files(folder: Path) -> str:
-    """Line on the same folder of a script that has a model_dir of its own."""
+    """Return the line about that folder for a script with its own model_dir."""
     return f"{_OWN_FILES}{folder}"
 
 
 def model_dir_in(log: str) -> Path | None:
-    """Folder that the first of these lines in a task's log names; None without such a line."""
+    """Return the folder that the first of these lines in a task's log names; None without one."""
     found = re.search(rf"^INFO:csrun:(?:{_SAVING_TO}|{_OWN_FILES})(.+)$", log, re.MULTILINE)
     return Path(found[1]) if found else None
 
 
 def weights_initialized(seconds: float) -> str:
-    """After drawing the first weights."""
+    """Log that the initial weights have been drawn."""
     return f"Completed weight initialization on CPU in: {seconds:.3f} seconds"
 
 
 def weights_loaded(seconds: float) -> str:
-    """After the weights are where the system reads them."""
+    """Log that the weights are where the system reads them."""
     return f"Loading CPU pre-initialized weights took {seconds:.3f} seconds"
 
 
@@ -87,7 +92,7 @@ def restoring(path: Path) -> str:
 
 
 def loss_scale(step: int, before: float, now: float, skipped: int) -> str:
-    """After a step, or some, by which the scale has changed; skipped: those without an update."""
+    """Log a change of the loss scale after steps; skipped: steps without an update."""
     what = f", {skipped} step(s) skipped, whose gradients overflowed" if skipped else ""
     return f"Loss scale {now:.12g} after global step {step}, was {before:.12g}{what}"
 
@@ -98,7 +103,7 @@ def saving_checkpoint(step: int) -> str:
 
 @dataclass(frozen=True)
 class PlacedStore:
-    """Placement of a MemoryX task's part of the weights; folder: of a store on disk."""
+    """Placement of a MemoryX task's share of the weights; folder: of a store on disk."""
 
     nbytes: int
     folder: str | None
@@ -106,7 +111,7 @@ class PlacedStore:
 
 
 def weight_stores(stores: Sequence[PlacedStore], pieces: int) -> str:
-    """Line on the weight stores; pieces: groups of weights that belong to one task each."""
+    """Log the weight stores; pieces: sets of weights that belong to one task each."""
     shared = f", shared by {len(stores)} MemoryX tasks" if len(stores) > 1 else ""
     if (idle := len(stores) - pieces) > 0:
         what = "weight group(s), counting the shards of a matrix as one"
@@ -126,7 +131,7 @@ def _stored(alike: Sequence[PlacedStore]) -> str:
 
 
 def coordinator_up(used_cores: int, cores: int) -> str:
-    """After the fabric has the program."""
+    """Log that the program is loaded on the fabric."""
     used = f"{used_cores / cores:.2%} out of {cores}"
     return f"Coordinator fully up. Waiting for Streaming (using {used} cores on the fabric)"
 
@@ -159,16 +164,16 @@ _RESET = "\x1b[0m"
 @functools.cache
 def has_colour(terminal: TextIO) -> bool:
     """Return whether a terminal shows colours and its user wants them (NO_COLOR, TERM)."""
-    from rich.console import Console  # slow to import; without a terminal nobody needs it
+    from rich.console import Console  # slow import, not needed without a terminal
 
     console = Console(file=terminal)
     return console.color_system is not None and not console.no_color
 
 
 def for_terminal(line: str, colour: bool) -> str:
-    """Return a log line as a terminal shows it: short, warnings and errors in colour.
+    """Shorten a log line for a terminal, with warnings and errors in colour.
 
-    A line that is not of the `csrun` logger stays as it is.
+    A line that is not of the `csrun` logger is returned unchanged.
     """
     if (found := _LINE.fullmatch(line)) is None:
         return line
@@ -181,16 +186,16 @@ def for_terminal(line: str, colour: bool) -> str:
 
 
 def _whole(rate: str) -> str:
-    """A rate without digits that change from line to line."""
+    """Round a rate so that its digits do not change in every line."""
     number = float(rate)
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-MOST_LINES = 3  # of a script that are named
+MOST_LINES = 3  # lines of a script that are listed
 
 
 def synchronizations(count_by_line: Counter[str]) -> str:
-    """Describe how often a PyTorch loop waited for its steps, and the lines that read most."""
+    """Describe how often a PyTorch loop waited for its steps, and the lines that waited most."""
     most = count_by_line.most_common(MOST_LINES)
     lines = ", ".join(f"{line} ({count})" for line, count in most)
     return f"The loop waited {count_by_line.total()} times for values of steps, at {lines}"
@@ -211,12 +216,12 @@ def training_finished(samples: int, seconds: float) -> str:
 
 
 def final_loss(loss: float) -> str:
-    """The very last line of a training."""
+    """Return the last line of a training."""
     return f"Loss for final step: {loss:.6g}."
 
 
 def evaluated(results: Mapping[str, float]) -> str:
-    """The results of an evaluation, as TensorFlow's estimator prints them."""
+    """Log the results of an evaluation, as TensorFlow's estimator does."""
     values = dict(results)
     at = int(values.pop("global_step"))
     listed = ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))

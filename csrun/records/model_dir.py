@@ -1,4 +1,4 @@
-"""The folder that a run writes into."""
+"""Output folder of a run."""
 
 import errno
 import fcntl
@@ -29,14 +29,14 @@ COMMAND_FILE = Path("train", "command_train.json")
 _HOLDER_CHARACTERS = 200
 _UNNAMED = "another process"
 _FLOCK = struct.Struct("hhqqi4x")  # fcntl(2), struct flock: type, whence, start, length, process
-_HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
+_HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): the file system chooses which of them
 
 
 @contextmanager
 def opened(model_dir: Path) -> Iterator[None]:
-    """Make the folder if it is not there, and remove it if in the end nothing was written.
+    """Create the folder if missing, and delete it at the end if it is empty.
 
-    Raises: UsageError when it cannot be written.
+    Raises: UsageError if it cannot be written
     """
     is_new = not os.path.exists(model_dir)
     prepare(model_dir)
@@ -49,20 +49,21 @@ def opened(model_dir: Path) -> Iterator[None]:
 
 
 def prepare(model_dir: Path) -> None:
-    """Make the folder if it is not there, and see that it can be written.
+    """Create the folder if missing, and check that it is writable.
 
-    Raises: UsageError when it cannot.
+    Raises: UsageError if it is not
     """
     try:
         files.make_folder(model_dir)
-        probe = files.temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
+        # swept later if this process is killed here
+        probe = files.temporary_beside(model_dir / LOCK_FILE)
         os.close(files.create_new(probe))
         probe.unlink()
     except FileExistsError as error:
         raise UsageError(
             f"model_dir {model_dir}: is not a folder; choose another model_dir"
         ) from error
-    except (OSError, ValueError) as error:  # the second of a name with a NUL
+    except (OSError, ValueError) as error:  # the second error is that of a name with a NUL
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"model_dir {model_dir}: cannot be written: {why}; choose another model_dir"
@@ -71,38 +72,38 @@ def prepare(model_dir: Path) -> None:
 
 @contextmanager
 def locked(model_dir: Path, holder: str) -> Iterator[None]:
-    """Have the folder for one training alone; the lock dies with this process.
+    """Lock the folder for one training; the lock is released with this process.
 
-    `holder` says who we are to whoever comes second. A record lock, not flock: the processes that
-    the user's input pipeline forks do not hold it, and it works over NFS.
+    holder: name of this training for the message in another one. A record lock instead of flock:
+        processes forked by the user's input pipeline do not hold it, and it works over NFS.
 
-    Raises: UsageError naming the holder when another process trains in the folder.
+    Raises: UsageError naming the holder if another process trains in the folder
     """
     path = model_dir / LOCK_FILE
     with _lock(path, holder):
-        # Under the lock: a temporary file of a living writer must stay.
+        # Under the lock, so that no living writer's temporary file is deleted.
         files.sweep_temporaries(model_dir)
         for name in _WRITTEN_FOLDERS:
             _sweep(model_dir / name)
         try:
             yield
         finally:
-            with suppress(OSError):  # the next training locks what is left
+            with suppress(OSError):  # the next training locks the remaining file
                 path.unlink(missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed writers have left in a folder, if it is there.
+    """Delete files that killed writers have left in a folder, if it exists.
 
-    Raises: UsageError for a link in its place: better now than when the training is over
+    Raises: UsageError if the path is a link: better now than at the end of the training
     """
     with suppress(OSError), open_folder(folder, make=False) as place:
         files.sweep_temporaries(place)
 
 
 def training_in(model_dir: Path) -> str:
-    """Return the holder of the folder's lock, as `locked` has named it; empty if it is free, or
-    the file system has no locks.
+    """Return the holder of the folder's lock, as given to `locked`; empty if it is free, or if the
+    file system has no locks.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -110,7 +111,7 @@ def training_in(model_dir: Path) -> str:
     except OSError:
         return ""
     with open(descriptor, errors="replace") as file:
-        # F_GETLK only asks: a lock of ours, however short, could turn a training away.
+        # F_GETLK only queries: even a short lock of ours could make a training fail.
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         try:
             kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
@@ -132,17 +133,17 @@ def _lock(path: Path, holder: str) -> IO[str]:
                 f"model_dir {path.parent}: in use by {other}; wait until it ends, or choose "
                 "another model_dir"
             )
-        # Its last holder may have removed the name between our open and our lock.
+        # Its last holder may have deleted the file between our open and our lock.
         if _is_there(path, file):
-            with suppress(OSError):  # on a full disk the lock has no name, and holds all the same
+            with suppress(OSError):  # on a full disk the lock has no name, but it is held
                 file.truncate(0)
-                os.write(file.fileno(), holder.encode())  # no buffer whose rest close() would write
+                os.write(file.fileno(), holder.encode())  # unbuffered, so close() writes nothing
             return file
-        file.close()  # its last holder has removed it
+        file.close()  # its last holder has deleted it
 
 
 def _lock_file(path: Path) -> IO[str]:
-    """The open lock file, made where there is none, its owner's alone; no link is followed."""
+    """Open the lock file, created if missing, private to its owner; links are not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = files.open_regular(path, flags, 0o600)
@@ -152,7 +153,8 @@ def _lock_file(path: Path) -> IO[str]:
             "folder, or choose another --model_dir"
         ) from error
     with suppress(OSError):  # another account's
-        os.fchmod(descriptor, 0o600)  # who may read a file may hold a shared lock of it
+        # an account that can read the file could hold a shared lock of it
+        os.fchmod(descriptor, 0o600)
     return open(descriptor, "a+", errors="replace")
 
 
@@ -160,7 +162,7 @@ def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno not in _HELD  # a file system without locks cannot keep us apart
+        return error.errno not in _HELD  # a file system without locks cannot separate two trainings
     return True
 
 
@@ -172,9 +174,9 @@ def _is_there(path: Path, file: IO[str]) -> bool:
 
 
 def write_params(model_dir: Path, mode: str, params: Any) -> Path:
-    """Write train/params_train.yaml: all parameters of a run in `mode`, defaults filled in.
+    """Write train/params_train.yaml: all parameters of a run in `mode`, including defaults.
 
-    `params` is a mapping, or a struct or dataclass of such.
+    params: mapping, struct or dataclass, possibly nested.
     """
     path = model_dir / mode / f"params_{mode}.yaml"
     plain = msgspec.to_builtins(params, enc_hook=str)
@@ -193,7 +195,7 @@ def write_command(model_dir: Path, command: RunCommand) -> None:
 def read_command(model_dir: Path) -> RunCommand:
     """Return the command of the latest training in a model_dir.
 
-    Raises: UsageError where it is not known
+    Raises: UsageError if it is not known
     """
     path = model_dir / COMMAND_FILE
     try:

@@ -1,7 +1,7 @@
-"""Ranges of a run's numbers beside its 16-bit format, and number_ranges.html, which shows them.
+"""Ranges of a run's numbers relative to its 16-bit format, and their report number_ranges.html.
 
-A number is damaged where the format has not its whole precision: it overflows, is rounded to zero,
-or is subnormal.
+A number is damaged if the format cannot represent it with full precision: it overflows, is rounded
+to zero, or is subnormal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,13 @@ rect.bar{fill:#33669a}
 
 @dataclass(frozen=True)
 class NumberRanges:
-    """Range of one tensor's numbers, as shares of all. kind: weight, gradient or activation.
+    """Range statistics of one tensor's numbers, as shares of all; kind: weight, gradient or
+    activation.
 
-    zeros: exact ones. flushed: others that are rounded to zero. overflows: what is rounded to
-    infinity, and what is no finite number already. powers: finite numbers by their binary exponent.
+    zeros: exact zeros.
+    flushed: other numbers that round to zero.
+    overflows: numbers that round to infinity, or are not finite already.
+    powers: finite numbers by binary exponent.
     """
 
     name: str
@@ -51,7 +54,7 @@ class NumberRanges:
 
     @staticmethod
     def of(name: str, kind: str, counts: RangeCounts) -> "NumberRanges":
-        """Shares of a tensor's counts."""
+        """Convert a tensor's counts to shares."""
         count = max(counts.count, 1)
         return NumberRanges(
             name,
@@ -69,7 +72,7 @@ class NumberRanges:
         return self.overflows, self.flushed, self.subnormals, self.zeros
 
     def scalars(self) -> dict[str, float]:
-        """The shares by their names in events."""
+        """Return the shares by their names in the events."""
         shares = {"zeros": self.zeros + self.flushed, "subnormals": self.subnormals}
         shares["overflows"] = self.overflows
         return {f"ranges/{self.kind}/{self.name}/{name}": share for name, share in shares.items()}
@@ -78,7 +81,7 @@ class NumberRanges:
 def ranges_of(
     name: str, kind: str, values: npt.NDArray[np.generic], half: HalfFormat
 ) -> NumberRanges:
-    """Measure one tensor, any shape; float32, or words of the format."""
+    """Measure one tensor of any shape, float32 or words of the format."""
     return NumberRanges.of(name, kind, range_counts(values, half))
 
 
@@ -87,7 +90,7 @@ def write_page(
 ) -> None:
     """Write number_ranges.html, the most damaged tensor first.
 
-    Raises: CsrunError where it cannot be written
+    Raises: CsrunError if it cannot be written
     """
     path = folder / FILE
     with writing(path):
@@ -133,7 +136,7 @@ def _last(half: HalfFormat) -> int:
 
 
 def _picture(one: NumberRanges, half: HalfFormat) -> str:
-    """Histogram of the powers of two, over the format's."""
+    """Return a histogram of the powers of two, over the format's range."""
     least, normal, most = (
         int(log2(x)) for x in (half.smallest, half.smallest_normal, half.overflows_from)
     )

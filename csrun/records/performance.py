@@ -1,4 +1,4 @@
-"""Performance of a run: the two rates of its log lines, and performance.json."""
+"""Performance of a run: the two rates in its log lines, and performance.json."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,14 +18,16 @@ SMOOTHING = 0.4  # of Rate; source: the original's tracker, new = (1 - 0.4)·loc
 
 @dataclass(frozen=True)
 class Rates:
-    """Units: samples a second. rate: smoothed over logging steps; global_rate: since the load."""
+    """Rates in samples per second. rate: smoothed over logging steps; global_rate: since the load.
+    load.
+    """
 
     rate: float
     global_rate: float
 
 
 class RateTracker:
-    """Counts samples from the moment the executable was loaded, which is when it is made."""
+    """Counts samples since its creation, which is when the executable was loaded."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
@@ -34,7 +36,7 @@ class RateTracker:
         self._rate: float | None = None
 
     def received(self, samples: int) -> None:
-        """The outputs of so many samples have been received, all in all."""
+        """Set the total number of samples whose outputs have been received."""
         self._samples = samples
 
     def rested(self, seconds: float) -> None:
@@ -43,7 +45,7 @@ class RateTracker:
         self._last_time += seconds
 
     def log(self) -> Rates:
-        """The rates at a logging step."""
+        """Return the rates at a logging step."""
         now = self._clock()
         local = _per_second(self._samples - self._last_samples, now - self._last_time)
         if self._rate is None:
@@ -62,8 +64,10 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Effect of the input on the steps.
 
     verdict: not bound (they waited less than 5 % of their time for batches), moderate (to 20 %) or
-    bound. streamers_needed: so many would have kept them busy; None where each makes all batches,
-    and no number would. slowest_stage: of the pipeline.
+        bound.
+    streamers_needed: number of streamers that would suffice; None if each makes all batches, since
+        then no number would.
+    slowest_stage: of the pipeline.
     """
 
     verdict: str = "not bound"
@@ -74,20 +78,22 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_bottleneck(self) -> bool:
-        """Return whether the input held the run up."""
+        """Return whether the input limited the run."""
         return self.verdict == "bound"
 
 
 class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Units: times in seconds, rates in samples a second.
+    """Performance of a run. Units: times in seconds, rates in samples per second.
 
-    num_csx: CS systems that shared each batch, and whose samples all rates are of.
-    est_samples_per_sec: the compiler's estimate of them. programming_time: loading the
-    executable. step_time: mean of a step without waits for batches. estimated_step_time: that by
-    `csrun estimate`, None without one. suspected_input_bottleneck: whether `input`'s verdict is
-    bound. ledger: where the time went. synchronizations: how often each line of a PyTorch script
-    waited for steps to run. recorded_steps: how many of its steps were recorded after the first
-    ones, by the cause.
+    num_csx: number of CS systems that shared each batch; rates count all samples.
+    est_samples_per_sec: the compiler's estimate of the rate.
+    programming_time: time to load the executable.
+    step_time: mean time of a step without waits for batches.
+    estimated_step_time: the same from `csrun estimate`, None without it.
+    suspected_input_bottleneck: whether `input`'s verdict is bound.
+    ledger: breakdown of the time.
+    synchronizations: how often each line of a PyTorch script waited for steps.
+    recorded_steps: how many of its steps were recorded after the first ones, by cause.
     """
 
     compile_time: float
@@ -107,12 +113,12 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def path_of(model_dir: Path) -> Path:
-    """Path of the file in a model_dir."""
+    """Return the path of the file in a model_dir."""
     return model_dir / FOLDER / "performance.json"
 
 
 def read(model_dir: Path) -> Performance | None:
-    """Read the file; None when there is none, or not one like this."""
+    """Read the file; None if it is missing or invalid."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(find(path_of(model_dir)).data, type=Performance)
     return None

@@ -1,4 +1,4 @@
-"""Comparison of two runs by what they left in their model_dirs: parameters, identity, losses."""
+"""Comparison of two runs by the files in their model_dirs: parameters, identity, losses."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _MODES = ("train", "eval", "predict")
 
 
 class LossDifference(msgspec.Struct, frozen=True):
-    """Losses of two runs at one step. relative: of the larger one."""
+    """Losses of two runs at one step; relative: divided by the larger one."""
 
     step: int
     first: float
@@ -34,8 +34,11 @@ class LossDifference(msgspec.Struct, frozen=True):
 class LossComparison(msgspec.Struct, frozen=True):
     """Losses of the steps that both runs logged.
 
-    common: their number. last_common: the last of them. diverged: the first one whose bits differ.
-    largest: by its relative difference. only_first, only_second: steps that one run alone logged.
+    common: number of these steps.
+    last_common: the last of them.
+    diverged: the first one whose bits differ.
+    largest: the one with the largest relative difference.
+    only_first, only_second: numbers of steps that only one run logged.
     """
 
     common: int
@@ -48,7 +51,7 @@ class LossComparison(msgspec.Struct, frozen=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True):
-    """Differences of two runs; parameters by mode and key, of the modes that both were run in.
+    """Differences of two runs; parameters by mode and key, for the modes of both runs.
 
     equal_parameters, equal_identity: values of both. only_first_modes, only_second_modes: modes
     that one of them alone was run in. without_checkpoint: runs that have none, or a damaged one,
@@ -66,7 +69,7 @@ class RunComparison(msgspec.Struct, frozen=True):
 
     @property
     def is_equal(self) -> bool:
-        """Return whether nothing differs that both runs have."""
+        """Return whether everything that both runs have is equal."""
         return not (self.parameters or self.identity or self.losses.differing)
 
 
@@ -75,15 +78,15 @@ class _CompileMachine(msgspec.Struct, frozen=True):
 
 
 class _ManifestPart(msgspec.Struct, frozen=True):
-    """Part of a compile's manifest.json; all of it is in `csrun.executable`."""
+    """Part of a compile's manifest.json; `csrun.executable` has all of it."""
 
     machine: _CompileMachine | None = None
 
 
 def compare_runs(first: Path, second: Path) -> RunComparison:
-    """Compare what two runs left.
+    """Compare the files of two runs.
 
-    Raises: UsageError when a folder has no losses, or the runs logged no step in common
+    Raises: UsageError if a folder has no losses, or the runs logged no common step
     """
     losses = compare_losses(losses_of(first), losses_of(second))
     if not losses.common:
@@ -114,11 +117,11 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
 
 
 def losses_of(model_dir: Path) -> dict[int, float]:
-    """Logged losses by step; of a step that ran twice, the later one.
+    """Return the logged losses by step; of a step that ran twice, the later one.
 
-    Raises: UsageError when there are none
+    Raises: UsageError if there are none
     """
-    if not os.path.isdir(model_dir):  # False also for too long a name
+    if not os.path.isdir(model_dir):  # also False for a name that is too long
         raise UsageError(f"{model_dir}: no such folder; pass the model_dir of a training")
     found = {
         event.step: event.value
@@ -168,7 +171,9 @@ def _params_file(model_dir: Path, mode: str) -> Path:
 
 
 def parameters_of(model_dir: Path, modes: Iterable[str] | None = None) -> dict[str, Any]:
-    """Parameters of the latest run in each mode, or in these, by mode and key; without places."""
+    """Return the parameters of the latest run in each mode, or in these, by mode and key; without
+    paths.
+    """
     found: dict[str, Any] = {}
     for mode in _modes_of(model_dir) if modes is None else modes:
         for key, value in flattened(plain_yaml.read(_params_file(model_dir, mode))).items():

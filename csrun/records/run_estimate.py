@@ -12,14 +12,16 @@ from csrun.base import stored
 from csrun.base.errors import CsrunError
 
 FILE = "estimate.json"
-FREE_SHARE = 0.9  # of a machine's memory, that its own programs leave
-COMPARED_STEPS = 100  # of a training, after which it is compared with its estimate
+FREE_SHARE = 0.9  # share of a machine's memory that other programs leave
+COMPARED_STEPS = 100  # steps of a training after which it is compared with its estimate
 
 log = logging.getLogger("csrun")
 
 
 class RoleMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Memory of one task of a role. tasks: their number in the job. holds: what it is of."""
+    """Memory of one task of a role; tasks: number of such tasks; holds: description of the memory.
+    memory.
+    """
 
     role: str
     tasks: int
@@ -87,12 +89,12 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def host_gib(self) -> int:
-        """Memory of the smallest machine that all tasks fit, of the sizes that are built."""
+        """Memory of the smallest common machine size that all tasks fit on."""
         return 1 << max(0, ceil(log2(self.host_bytes / (FREE_SHARE * (1 << 30)))))
 
     @property
     def is_cpu_bound(self) -> bool:
-        """Return whether a step takes longer here as its tasks share the CPUs."""
+        """Return whether a step takes longer here because its tasks share the CPUs."""
         return self.step_s <= self.step_cpu_s / self.cpus
 
     @property
@@ -106,7 +108,7 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @classmethod
     def read(cls, folder: Path) -> "RunEstimate | None":
-        """Read it from a folder; None if it is absent or damaged: it is made again."""
+        """Read it from a folder; None if it is missing or damaged, since it can be made again."""
         with suppress(OSError, CsrunError):
             return stored.read(folder / FILE, cls, "the estimate", "estimate again")
         return None
@@ -119,14 +121,16 @@ def estimated_step_s(compiled: Path) -> float | None:
 
 
 class EstimateCheck:
-    """Comparison of a training's steps with the estimate, told once. estimated_s: of a step."""
+    """Comparison of a training's steps with the estimate, logged once; estimated_s: time of a step.
+    step.
+    """
 
     def __init__(self, estimated_s: float | None) -> None:
         self.estimated_s = estimated_s
         self._steps, self._took_s, self._is_told = 0, 0.0, False
 
     def add(self, steps: int, took_s: float) -> None:
-        """Note steps that were taken, and their time without waits for batches."""
+        """Add computed steps, and their time without waits for batches."""
         self._steps, self._took_s = self._steps + steps, self._took_s + took_s
         if self.estimated_s is None or self._is_told or self._steps < COMPARED_STEPS:
             return

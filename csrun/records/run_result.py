@@ -9,13 +9,13 @@ from csrun.records.scalar_events import EventTail, event_files
 
 _LOSS = "loss"
 _RATE = "avg_samples_per_sec"
-_END_BYTES = 1 << 18  # of an event file, about 400 logged steps
+_END_BYTES = 1 << 18  # bytes of an event file, about 400 logged steps
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """State of a training at its last logged step; None where it has logged none.
+    """State of a training at its last logged step; None if it has logged none.
 
-    Units: samples_per_sec since the run's load; of a run that has ended, of all of it
+    Units: samples_per_sec since the run's load; for an ended run, over all of it
     """
 
     step: int | None = None
@@ -24,7 +24,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 def result_of(model_dir: Path) -> RunResult:
-    """Result that a training has left in its model_dir so far."""
+    """Return the current result of a training in its model_dir."""
     step, values = _newest(model_dir)
     rate = values.get(_RATE)
     ended = performance.read(model_dir)

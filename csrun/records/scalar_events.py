@@ -1,4 +1,5 @@
-"""Scalars in TensorBoard's event files, read as they grow; of a long file only its end.
+"""Reader of scalars in TensorBoard's event files as they grow; of a long file it reads only the
+end.
 
 tensorboardX has no reader, and importing its messages takes longer than reading a run.
 
@@ -35,20 +36,22 @@ class ScalarEvent:
 
 
 def event_files(folder: Path) -> list[Path]:
-    """Event files of a folder, oldest first by the time in their names."""
+    """Return the event files of a folder, oldest first by the time in their names."""
     return sorted(folder.glob(PATTERN), key=lambda path: (begun_s(path), path.name))
 
 
 def begun_s(path: Path) -> int:
-    """Time at which an event file was begun, in seconds since the epoch; 0 if its name has none."""
+    """Return the start time of an event file, in seconds since the epoch; 0 if its name has none.
+    none.
+    """
     word = path.name.split(".")[3]
     return int(word) if word.isdecimal() else 0
 
 
 class EventTail:
-    """One event file, read as it grows; `most_bytes`: of what it has at first, no more than that.
+    """One event file, read as it grows; most_bytes: maximum read of its existing data.
 
-    A damaged record ends the reading of its file.
+    Reading ends at a damaged record.
     """
 
     def __init__(self, path: Path, most_bytes: int | None = None) -> None:
@@ -58,7 +61,7 @@ class EventTail:
         self._is_first = True
 
     def read(self) -> list[ScalarEvent]:
-        """Scalars that were added since; none if the file cannot be read."""
+        """Return the scalars added since the last call; none if the file cannot be read."""
         found: list[ScalarEvent] = []
         with suppress(OSError):
             descriptor = open_regular(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -77,7 +80,7 @@ class EventTail:
             self._offset = max(0, size - self._most_bytes)
 
     def _take(self, data: bytes, found: list[ScalarEvent]) -> int:
-        """Take the whole records at the beginning of some data; the number of their bytes."""
+        """Decode the complete records at the start of some data; return their size in bytes."""
         at = 0
         if self._is_first:
             at, self._is_first = _first_record(data) if self._offset else 0, False
@@ -93,13 +96,15 @@ class EventTail:
 
 
 def _first_record(data: bytes) -> int:
-    """Offset of the first record in data that begin anywhere; all of it if there is none."""
+    """Return the offset of the first record in data that start anywhere; their length if there is
+    none.
+    """
     offsets = range(len(data) - _HEAD.size + 1)
     return next((at for at in offsets if _is_head(data, at)), len(data))
 
 
 def _is_head(data: bytes, at: int) -> bool:
-    if data[at + 4 : at + 8] != bytes(4):  # no record has 4 GB: saves most checksums
+    if data[at + 4 : at + 8] != bytes(4):  # no record has 4 GB: avoids most checksums
         return False
     return bool(_HEAD.unpack_from(data, at)[1] == _masked_crc(data[at : at + 8]))
 
@@ -147,7 +152,7 @@ def _values(summary: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Fields of a message by number: an integer, or the bytes of any other.
+    """Decode the fields of a message by number: an integer, or the bytes of any other type.
 
     Source: Protocol Buffers, "Encoding"
     """

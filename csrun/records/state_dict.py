@@ -1,4 +1,4 @@
-"""A checkpoint's weights as a safetensors file in PyTorch's layout, and a checkpoint of such."""
+"""Conversion of a checkpoint's weights to and from tensors in PyTorch's layout."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,14 +20,14 @@ from csrun.records.torch_names import are_stored_names, state_dict_names, stored
 
 
 def names_in_state_dict(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the state_dict names of a checkpoint's weights: their name to ours."""
+    """Return the state_dict names of a checkpoint's weights, mapped to the checkpoint's names."""
     return state_dict_names(checkpoint.weights, checkpoint.manifest.identity)
 
 
 def write_file(path: Path, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint's weights, verified, a tensor at a time; how many they are.
+    """Write a checkpoint's verified weights, tensor by tensor; return their number.
 
-    Raises: CsrunError when the checkpoint is damaged, or the file cannot be written
+    Raises: CsrunError if the checkpoint is damaged, or the file cannot be written
     """
     entries = checkpoint.manifest.tensors
     tensors: dict[str, Array | Blocks] = {
@@ -46,9 +46,10 @@ def _whole(checkpoint: Checkpoint, name: str) -> Iterator[Array]:
 
 
 def tensors_of(path: Path) -> dict[str, Blocks]:
-    """The floats of a safetensors file, by PyTorch's names; half precision as float32.
+    """Return the floating-point tensors of a safetensors file, by PyTorch's names; half precision
+    as float32.
 
-    Raises: UsageError when it cannot be read; CsrunError when it is damaged
+    Raises: UsageError if it cannot be read; CsrunError if it is damaged
     """
     try:
         found = tensor_files.tensors_in(path)
@@ -69,12 +70,12 @@ def _blocks(stored: Stored) -> Blocks:
 
 
 def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -> Path:
-    """Make a checkpoint, at step 0, of a state_dict's tensors, an array or `Blocks` each.
+    """Create a checkpoint, at step 0, from a state_dict's tensors, each an array or `Blocks`.
 
-    PyTorch's names become the store's; names of a native model's weights stay.
+    PyTorch's names become the store's; names of csrun.nn models are kept.
 
-    Raises: UsageError where there are checkpoints already, or nothing to make one of, or of two
-    tensors with one name
+    Raises: UsageError if there are checkpoints already, if there are no tensors, or if two have one
+    name
     """
     if not tensors:
         raise UsageError(f"{source}: no floating-point tensors")

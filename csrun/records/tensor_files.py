@@ -1,4 +1,4 @@
-"""safetensors files, written and read piece by piece: what it costs in memory is one piece.
+"""safetensors files, written and read in pieces, with the memory of one piece.
 
 Source: the safetensors format, github.com/huggingface/safetensors, README, section Format
 """
@@ -34,14 +34,14 @@ _READ_AS = {
 
 
 class TensorFileError(Exception):
-    """Fault of a file of tensors."""
+    """Invalid file of tensors."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A tensor that is made while it is written: `make` gives its rows, some at a time.
+    """Tensor that is created while it is written: `make` yields its rows, a few at a time.
 
-    check: is called with the checksum of all of them, and raises where that should be another.
+    check: called with the checksum of all of them; raises if it is wrong.
     """
 
     shape: tuple[int, ...]
@@ -61,10 +61,10 @@ def write(
     copied: Callable[[str], None] = lambda name: None,
     order: Iterable[str] | None = None,
 ) -> dict[str, int]:
-    """Write a new file, flushed to the disk; the checksum of each tensor, CRC-32.
+    """Write a new file, flushed to the disk; return the CRC-32 checksum of each tensor.
 
-    copied: called with each tensor, by name, that may change from then on. order: in which they are
-    taken, which leaves the file as it is.
+    copied: called with each tensor, by name, that may change from then on.
+    order: order in which tensors are copied; it does not affect the file.
 
     Raises: OSError
     """
@@ -87,7 +87,7 @@ def write(
 
 
 def bytes_of(array: Array) -> memoryview:
-    """An array's memory, in C order."""
+    """Return an array's memory, in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -99,14 +99,14 @@ def _parts(tensor: Array | Blocks) -> Iterator[memoryview]:
 
 
 def _offsets(tensors: Iterable[Array | Blocks], first: int) -> Iterator[int]:
-    """Return the offset of each of them, back to back."""
+    """Return the offset of each tensor, without gaps."""
     for tensor in tensors:
         yield first
         first += tensor.nbytes
 
 
 def _header(tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] | None) -> bytes:
-    """The head of a file: the length of the JSON, and the JSON, padded to 8 bytes."""
+    """Return the header of a file: the length of the JSON, and the JSON, padded to 8 bytes."""
     head: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     for (name, tensor), offset in zip(tensors.items(), _offsets(tensors.values(), 0), strict=True):
         head[name] = {
@@ -115,7 +115,7 @@ def _header(tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] |
             "data_offsets": [offset, offset + tensor.nbytes],
         }
     text = json.dumps(head, separators=(",", ":")).encode()
-    # Tensors then begin at a multiple of 8, so that a mapped file has aligned arrays.
+    # Tensors start at a multiple of 8, so that a mapped file has aligned arrays.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -127,7 +127,7 @@ def _write_all(file: FileIO, data: memoryview) -> None:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file: where its bytes begin, and what they are."""
+    """Tensor in a file: its offset, type and shape."""
 
     path: Path
     start: int
@@ -135,7 +135,7 @@ class Stored:
     code: str  # of the format: F32, BF16, …
 
     def read(self) -> "StoredValues":
-        """Read all of its bytes, not mapped: a mapped file counts as this process's memory.
+        """Read all of its bytes by read(2): a mapped file would count as this process's memory.
 
         Raises: TensorFileError for a file that has become shorter; OSError
         """
@@ -148,7 +148,7 @@ class Stored:
         return StoredValues(values.reshape(self.shape), self.code)
 
     def within(self, file: Array) -> Array:
-        """View of the tensor in the bytes of its file."""
+        """Return the tensor as a view of the bytes of its file."""
         dtype = np.dtype(_READ_AS[self.code])
         end = self.start + prod(self.shape) * dtype.itemsize
         return file[self.start : end].view(dtype).reshape(self.shape)
@@ -156,13 +156,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredValues:
-    """A tensor's values as they are stored."""
+    """Values of a tensor in their stored type."""
 
     raw: Array
     code: str
 
     def block(self, where: Any, dtype: "np.dtype[Any]") -> Array:
-        """A part of them, by NumPy's index, in another type."""
+        """Return a part of them, by a NumPy index, in another type."""
         part: Array = self.raw[where]
         if self.code == "BF16":
             # bfloat16 is the upper half of a float32.
@@ -171,13 +171,13 @@ class StoredValues:
 
 
 def tensors_in(path: Path) -> dict[str, Stored]:
-    """The tensors of a file, by name.
+    """Return the tensors of a file, by name.
 
-    Raises: TensorFileError when it is no safetensors file, or has tensors of a type that is not
-    read; OSError
+    Raises: TensorFileError for an invalid safetensors file, or tensors of an unsupported type;
+    OSError
     """
     try:
-        with safe_open(path, framework="numpy"):  # it checks all of the head, and the file's length
+        with safe_open(path, framework="numpy"):  # it validates the header, and the file's length
             pass
     except SafetensorError as error:
         raise TensorFileError(f"{path}: not a safetensors file: {error}") from error

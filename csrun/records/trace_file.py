@@ -1,4 +1,4 @@
-"""Traced steps as a file that Perfetto opens.
+"""Trace of steps as a file for Perfetto.
 
 Source: Trace Event Format, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU,
 sections JSON Object Format, Complete Events and Metadata Events
@@ -19,7 +19,7 @@ FOLDER = "trace"
 
 @dataclass(frozen=True)
 class Span:
-    """Something that a process did. track: what it is among. Units: nanoseconds since the epoch"""
+    """Activity of a process; track: row in the display. Units: nanoseconds since the epoch"""
 
     track: str
     name: str
@@ -29,25 +29,25 @@ class Span:
 
 @dataclass(frozen=True)
 class Process:
-    """A process of the run, and what it did."""
+    """A process of the run, and its spans."""
 
     name: str
     spans: tuple[Span, ...]
 
 
 def path_of(model_dir: Path, first: int, last: int, is_whole: bool = True) -> Path:
-    """Path of the trace of these steps, or of those that a failed run reached."""
+    """Return the path of the trace of these steps, or of the steps that a failed run reached."""
     return model_dir / FOLDER / f"steps_{first}_{last}{'' if is_whole else '_failed'}.json"
 
 
 def write(path: Path, processes: Iterable[Process]) -> None:
-    """Write the file, whole or not at all; its folder is made where there is none.
+    """Write the file atomically; its folder is created if missing.
 
-    Raises: CsrunError when it cannot be written
+    Raises: CsrunError if it cannot be written
     """
     processes = tuple(processes)
     began = [span.began_ns for process in processes for span in process.spans]
-    # Perfetto reads microseconds as floats, which are exact for small numbers only.
+    # Perfetto reads microseconds as floats, which are exact only for small numbers.
     origin = min(began, default=0)
     found: list[dict[str, Any]] = []
     for number, process in enumerate(processes, 1):
@@ -80,7 +80,7 @@ def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """An event of the file, as far as csrun writes it. Units: ts, dur in microseconds"""
+    """Event of the file, with the fields that csrun writes. Units: ts, dur in microseconds"""
 
     ph: str
     name: str
@@ -96,13 +96,13 @@ class _Events(msgspec.Struct, frozen=True):
     traceEvents: tuple[_Event, ...]  # noqa: N815, the format's word
 
 
-MOST_BYTES = 256 << 20  # of a file; each process has at most 32,768 spans
+MOST_BYTES = 256 << 20  # bytes of a file; each process has at most 32,768 spans
 
 
 def read(path: Path) -> tuple[Process, ...]:
-    """Read a file that `write` has written; times are since its first span.
+    """Read a file written by `write`; times are relative to its first span.
 
-    Raises: OSError; ValueError for another content
+    Raises: OSError; ValueError for other content
     """
     events = msgspec.json.decode(find(path, MOST_BYTES).data, type=_Events).traceEvents
     names = {

@@ -1,4 +1,4 @@
-"""Numbers of a training's updates in the events, by the original's names."""
+"""Statistics of a training's updates in the events, with the original's names."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ _LEAST_POWER = -50  # log2 of a zero in a histogram
 
 @dataclass(frozen=True)
 class UpdateSummaries:
-    """Keys of the optimizer section; the others have no effect without log_summaries."""
+    """Keys of the optimizer section; they have no effect without log_summaries."""
 
     log_summaries: bool = False
     log_grads: bool = False
@@ -23,7 +23,7 @@ class UpdateSummaries:
 
     @property
     def without_effect(self) -> list[tuple[str, str]]:
-        """Keys that are set, each with the key that it needs."""
+        """Return the keys that are set without the key that they need, with that key."""
         needed = {"log_grads": "log_summaries", "ws_summary": "log_summaries"}
         needed["log_hists"] = "log_summaries" if self.log_grads else "log_grads"
         return [
@@ -44,7 +44,9 @@ def family_of(name: str) -> str | None:
 def gradient_scalars(
     family: str, name: str, gradient: Floats, smallest_normal: float
 ) -> dict[str, float]:
-    """Shares of zeros and of numbers below the normal range, and the norm, of one gradient."""
+    """Return the norm of one gradient, and the shares of zeros and of numbers below the normal
+    range.
+    """
     magnitude, count = np.abs(gradient), max(gradient.size, 1)
     zeros = np.count_nonzero(magnitude == 0)
     small = np.count_nonzero(magnitude < smallest_normal) - zeros
@@ -56,12 +58,12 @@ def gradient_scalars(
 
 
 def norm_of(tensors: list[Floats]) -> float:
-    """The global norm of tensors."""
+    """Return the global norm of tensors."""
     squares = (np.sum(np.square(tensor, dtype=np.float64)) for tensor in tensors)
     return float(np.sqrt(sum(squares)))
 
 
 def powers_of(gradient: Floats) -> Floats:
-    """The log2 of each number's magnitude, from -50 on."""
+    """Return the log2 of each number's magnitude, at least -50."""
     found: Floats = np.log2(np.abs(gradient) + np.float32(2.0**_LEAST_POWER)).reshape(-1)
     return found

@@ -1,4 +1,4 @@
-"""The CS system as its administrator sees it: power state, execution mode, lease."""
+"""State of a CS system as its administrator sees it: power state, execution mode, lease."""
 
 from csrun.system.change import SystemBusyError, change, drain
 from csrun.system.find import (

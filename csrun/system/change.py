@@ -1,4 +1,4 @@
-"""An administrator's command on a system: refused, done, or waited for."""
+"""Execution of an administrator's command on a system, at once or after the current job."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from csrun.system.power import Command, Power, SystemState, apply
 
 
 class SystemBusyError(CsrunError):
-    """A job is on the system."""
+    """A job uses the system."""
 
     def __init__(self, system: System, command: Command, holder: str) -> None:
         super().__init__(
@@ -28,14 +28,14 @@ class SystemBusyError(CsrunError):
 def change(
     site: Site, system: System, command: Command, mode: ExecutionMode | None = None
 ) -> SystemState:
-    """Do `command` to a system, and store what it is then; CONFIGURE takes the new mode.
+    """Execute `command` on a system, and store its new state; CONFIGURE needs the new mode.
 
-    Raises: UsageError when its power state does not allow it; SystemBusyError when a job is on it
+    Raises: UsageError if its power state does not allow it; SystemBusyError if a job uses it
     """
     with ExitStack() as stack:
         stack.enter_context(state_files.changing(site, system))
         state = state_files.load_to_change(site, system)
-        # The wall clock: another process, after a reboot too, must find when the boot ends.
+        # The wall clock: another process, also after a reboot, must know when the boot ends.
         now = time.time()
         after = apply(state, command, mode, now + system.boot_s)
         if state.power is Power.ACTIVE:
@@ -51,12 +51,13 @@ def change(
 def drain(
     site: Site, system: System, command: Command, on_wait: Callable[[str], None]
 ) -> SystemState:
-    """Do `command` as soon as no job is on the system, and let no new one get it meanwhile.
+    """Execute `command` as soon as no job uses the system; new jobs cannot get it meanwhile.
 
-    `on_wait` is called again and again with the holder's text. An exception in there (Ctrl-C), or
-    the death of this process, lets jobs come again.
+    on_wait: called repeatedly with the holder. An exception in it (Ctrl-C), or the end of this
+        process, lets jobs use the system again.
 
-    Raises: UsageError when the command is not possible; CsrunError when another one drains it
+    Raises: UsageError if the command is not possible; CsrunError if another process drains the
+    system
     """
     with _draining(site, system, command):
         while True:
@@ -68,7 +69,7 @@ def drain(
 
 
 def drainer(site: Site, system: System) -> str | None:
-    """Holder that keeps new jobs from the system, if any; call while `changing` it."""
+    """Return the process that keeps new jobs from the system, if any; call while `changing` it."""
     path = _drain_file(site, system)
     return holder_of(path) if is_held(path) else None
 

@@ -1,4 +1,4 @@
-"""Choice of the CS systems of a run."""
+"""Selection of the CS systems of a run."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ Users = Callable[[Site, System], int]
 
 
 def users_of(site: Site, system: System) -> int:
-    """Number of jobs that hold a system or wait for it, by its lease."""
+    """Return the number of jobs that hold a system or wait for it, by its lease."""
     with changing(site, system):
         held = is_held(lease_file(site, system))
     return held + len(line_of(site, system).holders())
@@ -27,10 +27,10 @@ def find(
     source: str = "cs_ip",
     users: Users = users_of,
 ) -> System:
-    """The system that `cs_ip` names (host, host:port or name), or the first free one in the mode.
+    """Return the system that `cs_ip` names (host, host:port or name), or a free one in the mode.
 
-    Where none is free it is the one with the fewest `users`. One that boots into the mode will be
-    ready; it is taken when no other is. `source` is where the name comes from.
+    If none is free it is the one with the fewest `users`. A system that boots into the mode is only
+    selected if there is no other one. `source` describes where the name comes from.
 
     Raises: UsageError for an unknown system or one in another mode; CsrunError for one in STANDBY
     """
@@ -49,12 +49,12 @@ def others_like(
     users: Users = users_of,
     given: Sequence[System] = (),
 ) -> tuple[System, ...]:
-    """Find `count` systems that can share a run with `first`: those with the fewest users.
+    """Return `count` systems that can share a run with `first`, with the fewest users.
 
-    `given` are those that a scheduler gave the job, and others are not its.
+    given: systems that a scheduler allocated to the job; others are not used.
 
-    Raises: UsageError in pipelined mode; where there are not as many, with what keeps each of the
-    others from it
+    Raises: UsageError in pipelined mode, and if there are too few, with the reason for each other
+    system
     """
     if not count:
         return ()
@@ -79,13 +79,13 @@ def others_like(
 def alike(
     site: Site, first: System, mode: ExecutionMode, others: Iterable[System] | None = None
 ) -> list[System]:
-    """The others, of `others` or of all, that can share a run with `first`."""
+    """Return the systems, of `others` or of all, that can share a run with `first`."""
     among = site.systems if others is None else others
     return [each for each in among if each != first and not _unlike(site, each, first, mode)]
 
 
 def _unlike(site: Site, system: System, first: System, mode: ExecutionMode) -> str:
-    """Why a system cannot share a run with another one; empty where it can."""
+    """Return why a system cannot share a run with another one; empty if it can."""
     state = load_state(site, system)
     if state.mode is not mode:
         return f"is in {state.mode} mode"
@@ -95,7 +95,7 @@ def _unlike(site: Site, system: System, first: System, mode: ExecutionMode) -> s
 
 
 def find_for_compile(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
-    """The system that `cs_ip` names, or the first in the mode, or else the first.
+    """Return the system that `cs_ip` names, or the first one in the mode, or else the first one.
 
     Raises: UsageError for an unknown system
     """
@@ -106,7 +106,7 @@ def find_for_compile(site: Site, cs_ip: str | None, mode: ExecutionMode) -> Syst
 
 
 def named(site: Site, name: str) -> System:
-    """The system of this name.
+    """Return the system of this name.
 
     Raises: UsageError for an unknown one
     """
@@ -121,7 +121,7 @@ def named(site: Site, name: str) -> System:
 def require_usable(
     site: Site, system: System, state: SystemState, mode: ExecutionMode, where: str = ""
 ) -> None:
-    """Make sure that a system is in `mode`, and ACTIVE or about to be; errors begin with `where`.
+    """Check that a system is in `mode`, and ACTIVE or booting; `where` begins the errors.
 
     Raises: UsageError for a system in another mode; CsrunError for one in STANDBY
     """
@@ -131,14 +131,14 @@ def require_usable(
             f"{_remedy(site, mode)}"
         )
     if state.power is Power.STANDBY:
-        raise CsrunError(  # no mistake: it may have been put there while the job waited
+        raise CsrunError(  # not a usage error: it may have been put there while the job waited
             f"{where}{system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
             "system: run 'system activate' in its admin shell"
         )
 
 
 def in_mode(site: Site, mode: ExecutionMode) -> list[System]:
-    """Systems that are ready for a job in a mode; where none is, those that will be."""
+    """Return the systems that are ready in a mode; if there are none, those that will be."""
     states = [(system, load_state(site, system)) for system in site.systems]
     for power in (Power.ACTIVE, Power.BOOTING):
         found = [s for s, state in states if state.mode is mode and state.power is power]
@@ -149,7 +149,7 @@ def in_mode(site: Site, mode: ExecutionMode) -> list[System]:
 
 def _freest_in_mode(site: Site, mode: ExecutionMode, users: Users) -> System:
     found = in_mode(site, mode)
-    if len(found) == 1:  # nobody need be asked
+    if len(found) == 1:  # no query is needed
         return found[0]
     if found:
         return min(found, key=lambda system: users(site, system))  # of several the first

@@ -1,4 +1,4 @@
-"""The lease of a CS system: held by one job at a time, gone with the process that holds it."""
+"""Lease of a CS system: held by one job at a time, released with the process that holds it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ from csrun.system.state_files import changing, lease_file, line_of, load_to_chan
 
 @dataclass(frozen=True)
 class Lease:
-    """A system that this process has to itself, until it releases it or dies."""
+    """System that this process holds until it releases it or ends."""
 
     system: System
     held: FileLock
 
     def release(self) -> None:
-        """Let the next job have the system."""
+        """Release the system for the next job."""
         self.held.release()
 
     def __enter__(self) -> Self:
@@ -42,13 +42,13 @@ def acquire(
     holder: str,
     on_wait: Callable[[str], None] | None = None,
 ) -> Lease:
-    """Lease a system that is ACTIVE in `mode`, waiting in turn while it is held, boots or drains.
+    """Lease a system that is ACTIVE in `mode`; wait in a queue while it is held, boots or drains.
 
-    `holder` says who we are, e.g. `job 12`; the process id is added to it. `on_wait` is called
-    with what is waited for, e.g. `held by job 11 (process 345)`, and again when that changes.
-    Ctrl-C ends the waiting.
+    holder: who requests it, e.g. `job 12`; the process id is added.
+    on_wait: called with what is waited for, e.g. `held by job 11 (process 345)`, and again when
+        that changes. Ctrl-C ends the wait.
 
-    Raises: UsageError, CsrunError when the administrator has changed the system meanwhile
+    Raises: UsageError, CsrunError if the administrator has changed the system meanwhile
     """
     say = None if on_wait is None else lambda _, obstacle: on_wait(obstacle)
     return acquire_all(site, [system], mode, holder, say)[0]
@@ -61,10 +61,11 @@ def acquire_all(
     holder: str,
     on_wait: Callable[[str, str], None] | None = None,
 ) -> list[Lease]:
-    """Lease several systems, all or none, as `acquire` does one; in their order.
+    """Lease several systems, all or none, as `acquire`; in their order.
 
-    While one of them cannot be had, none is held, and nobody who has come later gets any of them.
-    `on_wait` is called with the name of the one that is waited for, and why.
+    While one of them is not available, none is held, and no later request gets any of them.
+
+    on_wait: called with the name of the system that is waited for, and the reason.
     """
     text = f"{holder} (process {os.getpid()})"
     attempts = _Attempts(
@@ -81,7 +82,7 @@ def acquire_all(
 
 
 def holder(site: Site, system: System) -> str | None:
-    """Holder of the system now, as a text like `job 12 (process 345)`; for messages only."""
+    """Return the holder of the system, e.g. `job 12 (process 345)`; for messages only."""
     path = lease_file(site, system)
     with changing(site, system):
         return holder_of(path) if is_held(path) else None
@@ -89,12 +90,14 @@ def holder(site: Site, system: System) -> str | None:
 
 @dataclass(frozen=True)
 class _Attempts:
-    """Looks whether all of several systems can be had at once."""
+    """Repeated attempts to get several systems at once."""
 
     each: Sequence["_Attempt"]
 
     def take(self) -> list[FileLock] | None:
-        """The locks of all; None, and no lock is held, while there is something to wait for."""
+        """Return the locks of all; None, without holding any, while there is something to wait for.
+        for.
+        """
         with ExitStack() as undo:
             locks = []
             for attempt in self.each:
@@ -105,7 +108,7 @@ class _Attempts:
         return locks
 
     def say(self) -> None:
-        """Tell what is waited for, and from now on what it comes to be."""
+        """Report what is waited for, and changes of it from now on."""
         obstructed = [attempt for attempt in self.each if attempt.has_obstacle]
         for attempt in self.each:
             attempt.watch()
@@ -114,7 +117,7 @@ class _Attempts:
 
 @dataclass
 class _Attempt:
-    """Looks whether the system can be had, and remembers why not."""
+    """Repeated attempts to get one system, with the reason of the last failure."""
 
     site: Site
     system: System
@@ -125,7 +128,7 @@ class _Attempt:
     _obstacle: str | None = None
 
     def take(self) -> FileLock | None:
-        """The system's lock; None while there is something to wait for."""
+        """Return the system's lock; None while there is something to wait for."""
         with changing(self.site, self.system):
             obstacle = self._look()
             taken = None if obstacle else try_hold(self._path, self.holder, self.site.shared)
@@ -139,15 +142,15 @@ class _Attempt:
 
     @property
     def has_obstacle(self) -> bool:
-        """True if there was something to wait for at the last look."""
+        """True if there was something to wait for in the last attempt."""
         return self._obstacle is not None
 
     def watch(self) -> None:
-        """Tell from now on what there comes to be."""
+        """Report changes of the reason from now on."""
         self._is_waiting = True
 
     def say(self) -> None:
-        """Tell what is waited for."""
+        """Report what is waited for."""
         self._obstacle = self._obstacle or self._held_by()
         self._tell()
 
@@ -160,7 +163,7 @@ class _Attempt:
             self.on_wait(self._obstacle)
 
     def _look(self) -> str | None:
-        """Obstacle besides another job."""
+        """Return the obstacle, other than another job."""
         state = load_to_change(self.site, self.system)
         require_usable(self.site, self.system, state, self.mode)
         if state.power is Power.BOOTING:

@@ -1,6 +1,6 @@
 """Lock files that the kernel releases with their holder, and queues of waiting processes.
 
-flock, with the holder's name as the file's text; a place in a line is such a file, too.
+They use flock; the file's content is the holder's name. A place in a queue is such a file, too.
 """
 
 import errno
@@ -30,17 +30,20 @@ from csrun.base.files import (
 )
 
 _HOLDER_BYTES = 200
-_NO_LOCK = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)  # nobody can hold one there
-_IN_THE_WAY = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)  # no lock file
-_PAUSES_S = tuple(0.001 * 2**n for n in range(10))  # a second in all, then it is worth a word
+# open errors that mean that the lock is not held
+_NO_LOCK = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
+# not a lock file
+_IN_THE_WAY = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
+_PAUSES_S = tuple(0.001 * 2**n for n in range(10))  # retries of a second in total before a message
 
 
 @dataclass(eq=False)
 class FileLock:
-    """An exclusive lock that this process holds; the kernel releases it when the process dies.
+    """Exclusive lock that this process holds; the kernel releases it when the process ends.
 
-    A process forked from this one does not hold it: its descriptor is closed in the child. A
-    descriptor passed on to another program does (see `adopt`): the lock lives until both are gone.
+    A process forked from this one does not hold it, because its descriptor is closed in the child.
+    A program that inherits the descriptor does (see `adopt`); the lock is then held until both have
+    ended.
     """
 
     path: Path
@@ -57,12 +60,12 @@ class FileLock:
         return cls(path, fd)
 
     def name_holder(self, holder: str) -> None:
-        """Write who holds the lock, for those who wait."""
+        """Write the name of the holder, for waiting processes."""
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, holder.encode()[:_HOLDER_BYTES], 0)
 
     def release(self) -> None:
-        """Give up this process's hold."""
+        """Release this process's hold."""
         if self._is_open:
             self._is_open = False
             os.close(self.fd)
@@ -86,15 +89,15 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 
 def try_lock(path: Path, holder: str, shared: bool = False) -> FileLock | None:
-    """Lock the file at `path`, made if missing; None when somebody holds it.
+    """Lock the file at `path`, created if missing; None if another process holds it.
 
-    A `shared` one is made for all accounts of a group, another one for its owner alone.
+    shared: create it for all accounts of a group instead of only the owner.
     """
     return _lock(path, holder, fcntl.LOCK_EX | fcntl.LOCK_NB, shared)
 
 
 def lock(path: Path, holder: str, shared: bool = False) -> FileLock:
-    """Lock the file at `path`, waiting as long as it takes: for short critical sections.
+    """Lock the file at `path`, waiting as long as needed; for short critical sections.
 
     A long wait is reported on standard error, with the holder of the lock.
     """
@@ -109,9 +112,9 @@ def lock(path: Path, holder: str, shared: bool = False) -> FileLock:
 
 
 def held_by(path: Path) -> str:
-    """Holder of a lock: by the kernel where it knows, else by the file's text.
+    """Return the holder of a lock, from the kernel if possible, else from the file's content.
 
-    Somebody who reads the file may hold it, whom its text does not name.
+    A process that may read the file can hold the lock without being named in it.
 
     Source: proc(5), /proc/locks: the fifth word is the process, the sixth MAJOR:MINOR:INODE
     """
@@ -135,9 +138,9 @@ def _account_of(pid: int) -> str:
 
 @contextmanager
 def lock_errors(path: Path) -> Iterator[None]:
-    """With a lock file that may be one that cannot be made or written.
+    """Context manager for a lock file that may be impossible to create or write.
 
-    Raises: UsageError for what the file system says
+    Raises: UsageError with the file system's message
     """
     try:
         yield
@@ -152,14 +155,14 @@ def lock_errors(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """True when somebody holds the lock at `path`, now.
+    """True if a process holds the lock at `path`.
 
-    The look itself is a shared lock: for its moment a `try_lock` of another process may fail.
+    The test takes a shared lock for a moment, during which another process's `try_lock` may fail.
 
-    Raises: CsrunError when nobody can tell
+    Raises: CsrunError if it cannot be determined
     """
     try:
-        # Without O_NONBLOCK the open of a FIFO would wait for its writer, for ever.
+        # Without O_NONBLOCK the open of a FIFO would block until a writer opens it.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _NO_LOCK:
@@ -175,7 +178,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder_of(path: Path) -> str:
-    """Present or last holder of the lock at `path`; empty when there was none."""
+    """Return the current or last holder of the lock at `path`; empty if there was none."""
     return read_start(path, _HOLDER_BYTES)
 
 
@@ -192,14 +195,14 @@ def _lock(path: Path, holder: str, operation: int, shared: bool) -> FileLock | N
     taken = FileLock(path, fd)
     try:
         taken.name_holder(holder)
-    except BaseException:  # a full disk, say: a lock of nobody's is none
+    except BaseException:  # e.g. on a full disk: a lock without a holder's name
         taken.release()
         raise
     return taken
 
 
 def _open_shared(path: Path) -> int:
-    """A descriptor of a lock file that all accounts of a group may hold, made if missing."""
+    """Open a lock file that all accounts of a group may hold, created if missing."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         refuse_foreign_link(path.parent)
@@ -215,23 +218,24 @@ def _open_shared(path: Path) -> int:
 
 
 def _place_shared(path: Path) -> None:
-    """Make the file with its mode from the start: another account may open it at any moment."""
+    """Create the file with its final mode: another account may open it at any moment."""
     temporary = temporary_beside(path)
     with open(create_new(temporary), "wb") as file:
         os.fchmod(file.fileno(), 0o660)
     try:
-        # link(2) fails where the name is taken, where rename would replace a lock that is held.
+        # link(2) fails for an existing name; rename would replace a lock that is held.
         os.link(temporary, path)
     except FileExistsError:
-        return  # made just now by another process
+        return  # created meanwhile by another process
     finally:
         temporary.unlink()
 
 
 def _open(path: Path) -> int:
-    """A descriptor of a lock file: never of what a planted link leads to, which would be emptied.
+    """Open a lock file of the owner alone; a link is not followed, since its target would be
+    truncated.
 
-    It is its owner's alone: a lock that others can open, they can hold.
+    Other accounts must not be able to open it, because then they could hold it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -241,21 +245,21 @@ def _open(path: Path) -> int:
         fd = os.open(path, flags, 0o600)
     allow_owner(fd)
     found = os.fstat(fd)
-    # A second name may be of another's file, which the holder's name would be written over.
+    # A hard link may be to another account's file, which the holder's name would overwrite.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file with one name", str(path))
     return fd
 
 
-POLL_S = 0.2  # short for a person who waits, and nothing for a CPU
+POLL_S = 0.2  # seconds: short for a user, and little CPU time
 
 Resource = TypeVar("Resource")
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A place in a line: a numbered file, locked by the one who waits."""
+    """Place in a queue: a numbered file, locked by the waiting process."""
 
     number: int
     held: FileLock
@@ -267,7 +271,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class WaitingLine:
-    """A folder of tickets; the lowest number whose holder lives is first."""
+    """Queue as a folder of tickets; the lowest number with a living holder is first."""
 
     folder: Path
     shared: bool = False
@@ -275,25 +279,25 @@ class WaitingLine:
     def join(self, holder: str) -> Ticket:
         """Take the next number.
 
-        Raises: UsageError when no file can be made for it
+        Raises: UsageError if its file cannot be created
         """
         with self.mutex(holder):
             return self.next_ticket(holder)
 
     def next_ticket(self, holder: str) -> Ticket:
-        """The same, for one who has the mutex."""
+        """Take the next number; the mutex is held."""
         number = max(self._numbers(), default=0) + 1
         with lock_errors(self._path(number)):
             taken = lock(self._path(number), holder, self.shared)
         return Ticket(number, taken)
 
     def is_first(self, ticket: Ticket) -> bool:
-        """True when everyone before `ticket` has left or died."""
+        """True if all processes before `ticket` have left or ended."""
         with self.mutex("is_first"):
             return not any(self._lives(n) for n in self._numbers() if n < ticket.number)
 
     def holders(self) -> list[str]:
-        """Waiting processes in their order; the query leaves no file."""
+        """Waiting processes in order; the query leaves no file."""
         if not self.folder.exists():
             return []
         with self.mutex("holders"):
@@ -301,7 +305,7 @@ class WaitingLine:
             return [holder_of(path) for path in paths if is_held(path)]
 
     def mutex(self, holder: str) -> FileLock:
-        """For a moment, be the only one who looks at the line or joins it."""
+        """Context manager of exclusive access to the queue."""
         with lock_errors(self.folder / "mutex"):
             return lock(self.folder / "mutex", holder, self.shared)
 
@@ -317,13 +321,13 @@ class WaitingLine:
         if abandoned is None:
             return True
         with abandoned:
-            abandoned.path.unlink(missing_ok=True)  # its holder may have left just now
+            abandoned.path.unlink(missing_ok=True)  # its holder may have left meanwhile
         return False
 
 
 @dataclass(frozen=True)
 class Tickets:
-    """A place in each of several lines."""
+    """Places in several queues."""
 
     each: tuple[Ticket, ...]
 
@@ -334,10 +338,10 @@ class Tickets:
 
 @dataclass(frozen=True)
 class WaitingLines:
-    """Several lines for one who wants what is at the head of all of them.
+    """Several queues for a process that needs the head of all of them.
 
-    They are joined at one moment: who is before somebody in one line is so in every line that both
-    stand in, and no two wait for each other.
+    They are joined atomically: two processes have the same order in every queue that both are in,
+    so they never wait for each other.
     """
 
     lines: tuple[WaitingLine, ...]
@@ -345,11 +349,12 @@ class WaitingLines:
     def join(self, holder: str) -> Tickets:
         """Take the next number of each.
 
-        Raises: UsageError when no file can be made for one
+        Raises: UsageError if a file cannot be created
         """
         in_order = sorted(self.lines, key=lambda line: line.folder)
         with ExitStack() as mutexes, ExitStack() as undo:
-            for line in in_order:  # always in this order: nobody waits for one with two of them
+            # in a fixed order, so that no two processes hold one and wait for the other
+            for line in in_order:
                 mutexes.enter_context(line.mutex(holder))
             tickets = []
             for line in self.lines:
@@ -359,7 +364,7 @@ class WaitingLines:
         return Tickets(tuple(tickets))
 
     def is_first(self, tickets: Tickets) -> bool:
-        """True when everyone before has left or died, in all of them."""
+        """True if all processes before have left or ended, in all queues."""
         pairs = zip(self.lines, tickets.each, strict=True)
         return all(line.is_first(ticket) for line, ticket in pairs)
 
@@ -381,10 +386,9 @@ def wait_in_line(
     attempt: Callable[[], Resource | None],
     on_wait: Callable[[], None],
 ) -> Resource:
-    """Take what `attempt` gives as soon as it gives something, in turn.
+    """Wait in a queue until it is our turn and `attempt` returns a result; return the result.
 
-    `on_wait` is called once, when the first look brings nothing. An exception (Ctrl-C) in here
-    leaves the line.
+    on_wait: called once, if the first attempt fails. An exception (Ctrl-C) leaves the queue.
     """
     ticket = line.join(holder)
     try:

@@ -1,4 +1,4 @@
-"""Power state and execution mode of a CS system, and their transitions: no I/O in here."""
+"""Power state and execution mode of a CS system, and their transitions; no I/O."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ from csrun.base.mode import ExecutionMode
 
 
 class Power(StrEnum):
-    """Power state: accepts jobs (ACTIVE), is being configured (STANDBY), or boots (BOOTING)."""
+    """Power state: accepts jobs (ACTIVE), can be configured (STANDBY), or boots (BOOTING)."""
 
     ACTIVE = "ACTIVE"
     STANDBY = "STANDBY"
@@ -26,10 +26,10 @@ class Command(StrEnum):
 
 
 class SystemState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Persistent state of a system: its power state and its execution mode.
+    """Stored state of a system: its power state and its execution mode.
 
-    boot_ends: when a BOOTING system is ACTIVE, in seconds since the epoch. No process need live
-    for that: whoever reads the state later sees what it has become.
+    boot_ends: time at which a BOOTING system becomes ACTIVE, in seconds since the epoch. No process
+        performs that change: a later reader computes the state at its own time.
     """
 
     power: Power
@@ -48,7 +48,7 @@ TRANSITIONS: dict[tuple[Power, Command], Power] = {
     (Power.ACTIVE, Command.REBOOT): Power.BOOTING,
     (Power.STANDBY, Command.ACTIVATE): Power.BOOTING,
     (Power.STANDBY, Command.CONFIGURE): Power.STANDBY,
-}  # and BOOTING becomes ACTIVE by the passage of time, see `SystemState.at`
+}  # BOOTING becomes ACTIVE with time, see `SystemState.at`
 
 
 def apply(
@@ -57,9 +57,9 @@ def apply(
     mode: ExecutionMode | None = None,
     boot_ends: float = 0.0,
 ) -> SystemState:
-    """The state after `command`; CONFIGURE takes the new mode, a boot the time of its end.
+    """Return the state after `command`; CONFIGURE needs the new mode, a boot its end time.
 
-    Raises: UsageError when the power state does not allow the command
+    Raises: UsageError if the power state does not allow the command
     """
     power = TRANSITIONS.get((state.power, command))
     if power is None:

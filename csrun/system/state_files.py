@@ -1,9 +1,9 @@
-"""The stored state of the systems: one small file each, written whole, next to lock files.
+"""Stored state of the systems: one small file each, written atomically, next to lock files.
 
-Why files and not a database: the state folder may lie on a shared file system, where SQLite's locks
-cannot be relied on, and a rename is atomic. A change is read, decided and written under a lock of
-its own (`changing`), which the kernel releases with the process that holds it; whatever is killed
-at any point leaves the state of before or after, and no lock.
+Files instead of a database: the state folder may be on a shared file system, where SQLite's locks
+are unreliable, but a rename is atomic. A change is read, decided and written under a separate lock
+(`changing`), which the kernel releases with its holder. A process killed at any point leaves the
+old or the new state, and no lock.
 """
 
 import os
@@ -29,11 +29,12 @@ _SHARED_FOLDERS = {
 
 
 def load_state(site: Site, system: System) -> SystemState:
-    """The state as of now; a system that nobody has configured is ACTIVE in its site file's mode.
+    """Return the current state; a system that was never configured is ACTIVE in its site file's
+    mode.
 
-    A damaged file is kept aside, with a warning that names it, and rebuilt from the site file.
+    A damaged file is renamed, with a warning, and rebuilt from the site file.
 
-    Raises: CsrunError when the state cannot be read
+    Raises: CsrunError if the state cannot be read
     """
     try:
         return _read(site, system)
@@ -43,7 +44,7 @@ def load_state(site: Site, system: System) -> SystemState:
 
 
 def load_to_change(site: Site, system: System) -> SystemState:
-    """The same, for one who is `changing` the system."""
+    """Return the current state, while `changing` the system."""
     try:
         return _read(site, system)
     except stored.DamagedError as error:
@@ -51,9 +52,9 @@ def load_to_change(site: Site, system: System) -> SystemState:
 
 
 def save_state(site: Site, system: System, state: SystemState) -> None:
-    """Store the state: whole or not at all, and on disk when this returns.
+    """Write the state atomically; it is on disk when this returns.
 
-    Raises: CsrunError when it cannot be written
+    Raises: CsrunError if it cannot be written
     """
     path = _state_file(site, system)
     with _writing(path, system):
@@ -63,7 +64,7 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
 
 
 def changing(site: Site, system: System) -> FileLock:
-    """For a moment, be the only one who looks at the system's locks or changes its state."""
+    """Context manager of exclusive access to a system's locks and state."""
     path = systems_dir(site) / f"{system.name}.change.lock"
     with lock_errors(path):
         make_site_folders(site)
@@ -71,12 +72,12 @@ def changing(site: Site, system: System) -> FileLock:
 
 
 def make_site_folders(site: Site) -> None:
-    """Make the folders of a site's state: of a shared one, those that its accounts have together.
+    """Create the folders of a site's state; on a shared site, those that its accounts share.
 
-    In `systems` and `nodes` all may write: leases, queues, power and mode. In `board` each account
-    has a folder that the others read, in `accounts` one for itself.
+    In `systems` and `nodes` all accounts may write: leases, queues, power and mode. In `board` each
+    account has a folder that others can read, in `accounts` a private one.
 
-    Raises: OSError; UsageError when a folder of a site that is not shared is another account's
+    Raises: OSError; UsageError if a folder of a site that is not shared belongs to another account
     """
     top = site_state_dir(site.name)
     if not site.shared:
@@ -88,26 +89,26 @@ def make_site_folders(site: Site) -> None:
 
 
 def try_hold(path: Path, holder: str, shared: bool) -> FileLock | None:
-    """Hold one of a system's locks; None when somebody holds it.
+    """Take one of a system's locks; None if another process holds it.
 
-    Raises: CsrunError when nobody can
+    Raises: CsrunError if it cannot be taken
     """
     with lock_errors(path):
         return try_lock(path, holder, shared)
 
 
 def systems_dir(site: Site) -> Path:
-    """The folder in which a site's systems keep state and leases."""
+    """Return the folder with a site's system states and leases."""
     return site_state_dir(site.name) / "systems"
 
 
 def lease_file(site: Site, system: System) -> Path:
-    """The file that the holder of a system locks."""
+    """Return the file that the holder of a system locks."""
     return systems_dir(site) / f"{system.name}.lock"
 
 
 def line_of(site: Site, system: System) -> WaitingLine:
-    """Queue of the processes that wait for a system."""
+    """Return the queue of the processes that wait for a system."""
     return WaitingLine(systems_dir(site) / f"{system.name}.line", site.shared)
 
 
@@ -125,7 +126,7 @@ def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
     import logging
 
     path = _state_file(site, system)
-    # Kept, not removed: what was damaged may tell an administrator why.
+    # Kept instead of deleted: the content may show an administrator the cause.
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     state = SystemState(Power.ACTIVE, system.mode)
     with _writing(path, system), _kept_as(aside, path):
@@ -151,7 +152,7 @@ def _writing(path: Path, system: System) -> Iterator[None]:
 
 @contextmanager
 def _kept_as(aside: Path, path: Path) -> Iterator[None]:
-    """With a file out of the way; it comes back when something fails in here."""
+    """Rename a file while the context lasts; it is restored if the context fails."""
     path.replace(aside)
     try:
         yield

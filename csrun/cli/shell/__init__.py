@@ -1,4 +1,4 @@
-"""The admin shell of the CS systems, `cs>`: one tree of commands, prompted for or given at once."""
+"""Admin shell of the CS systems, `cs>`: one tree of commands, given at a prompt or as arguments."""
 
 from csrun.cli.shell.asking import Asking, LineAsking
 from csrun.cli.shell.command_loop import run_command

@@ -1,4 +1,4 @@
-"""Questions of a command: a confirmation, or one of several choices."""
+"""Questions of a command: a confirmation, or a choice."""
 
 import sys
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ class Asking(Protocol):
     is_terminal: bool
 
     def confirm(self, question: str, remedy: str) -> bool:
-        """A yes or no; `remedy` is for where nobody can answer."""
+        """Return the answer to a yes-or-no question; `remedy` is for input without a user."""
 
     def choose(self, question: str, labels: Mapping[str, str], default: str, remedy: str) -> str:
-        """One of the keys of `labels`."""
+        """Return one of the keys of `labels`."""
 
 
 class LineAsking:
-    """Questions and answers are lines of text; the end of the input is no answer."""
+    """Questions and answers as lines of text; the end of the input is an error."""
 
     def __init__(self, is_terminal: bool = False) -> None:
         self.is_terminal = is_terminal
@@ -30,7 +30,7 @@ class LineAsking:
     def confirm(self, question: str, remedy: str) -> bool:
         """Ask until the answer is yes or no.
 
-        Raises: CsrunError when the input ends
+        Raises: CsrunError at the end of the input
         """
         while True:
             answer = self._answer(f"{question} (yes / no) ", remedy).lower()
@@ -39,9 +39,9 @@ class LineAsking:
             print("Please answer yes or no.")
 
     def choose(self, question: str, labels: Mapping[str, str], default: str, remedy: str) -> str:
-        """Take a key or a label, in any spelling of case, blank and underscore.
+        """Accept a key or a label, ignoring case, blanks and underscores.
 
-        Raises: UsageError for another answer; CsrunError when the input ends
+        Raises: UsageError for another answer; CsrunError at the end of the input
         """
         by_name = {_folded(name): key for key, label in labels.items() for name in (key, label)}
         answer = self._answer(f"{question} [{', '.join(labels)}] ", remedy)
@@ -52,7 +52,7 @@ class LineAsking:
     def _answer(self, question: str, remedy: str) -> str:
         print(question, end="", flush=True)
         line = sys.stdin.readline()
-        if not (self.is_terminal and line):  # whoever types ends the line
+        if not (self.is_terminal and line):  # a typed answer ends its line itself
             print()
         if not line:
             raise CsrunError(f"no answer, standard input ended: {remedy}")
@@ -60,13 +60,13 @@ class LineAsking:
 
 
 class KeyAsking(LineAsking):
-    """At a terminal: choices by the arrow keys."""
+    """Choices by arrow keys, on a terminal."""
 
     def __init__(self) -> None:
         super().__init__(is_terminal=True)
 
     def choose(self, question: str, labels: Mapping[str, str], default: str, remedy: str) -> str:
-        """Move to a choice and press Enter; Ctrl-C gives up. A dumb terminal gets a line."""
+        """Move to a choice and press Enter; Ctrl-C cancels. A dumb terminal uses lines."""
         from prompt_toolkit.shortcuts import choice
         from prompt_toolkit.utils import is_dumb_terminal
 

@@ -1,4 +1,4 @@
-"""The tree of commands, and many of them, one a line: from a pipe, or a person at the prompt."""
+"""Tree of commands of the admin shell, and loops over lines: from a pipe, or at the prompt."""
 
 import shlex
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _words(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The words that may follow those of the command so far."""
+    """Return the words that may follow those of the command so far."""
     command: click.Command | None = context.find_root().command
     for word in context.params.get("command") or ():
         command = command.commands.get(word) if isinstance(command, click.Group) else None
@@ -42,7 +42,7 @@ def help_command(context: click.Context, command: tuple[str, ...]) -> None:
 
 
 def _list(root: click.Command, shell: Shell) -> None:
-    """Commands of the shell's user, one a line."""
+    """List the commands available to the shell's user, one per line."""
     rows = [
         (path, command.get_short_help_str(80))
         for path, command in leaves(root)
@@ -60,7 +60,7 @@ def leave() -> None:
 
 
 def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """All commands below a word, with the words that lead to them."""
+    """Return all commands below a word, with the words that lead to them."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -90,18 +90,18 @@ root = Words(
 
 
 def run_command(words: Sequence[str], shell: Shell) -> int:
-    """Do one command; its exit code.
+    """Run one command; return its exit code.
 
-    Raises: click.ClickException, CsrunError when it is wrong or fails; LeaveShell
+    Raises: click.ClickException, CsrunError if it is wrong or fails; LeaveShell
     """
     code: int | None = root.main(list(words), prog_name=PROGRAM, standalone_mode=False, obj=shell)
     return code or 0
 
 
 def split(line: str) -> list[str]:
-    """The words of a line; quotes hold words together, and nothing else has a meaning.
+    """Split a line into words; quotes group words, and no other character is special.
 
-    Raises: UsageError for a quote without its pair
+    Raises: UsageError for an unmatched quote
     """
     try:
         return shlex.split(line, comments=True)
@@ -110,7 +110,7 @@ def split(line: str) -> list[str]:
 
 
 def read_lines(shell: Shell) -> int:
-    """Do the commands that come on standard input, up to the first that fails; its exit code."""
+    """Run the commands on standard input, up to the first that fails; return its exit code."""
     for line in iter(sys.stdin.readline, ""):
         try:
             code = _attempt(line, shell, f"{line.strip()}: ")
@@ -122,21 +122,23 @@ def read_lines(shell: Shell) -> int:
 
 
 def prompt_for_lines(shell: Shell) -> int:
-    """Ask for commands until the user leaves; a command that fails does not end the shell."""
+    """Prompt for commands until the user leaves; a failed command does not end the shell."""
     status = _session(shell)
     while True:
         try:
-            for line in status.prompt().splitlines():  # several, where they were pasted
+            for line in status.prompt().splitlines():  # several lines, if they were pasted
                 if _attempt(line, shell) != 0:
                     break
         except KeyboardInterrupt:
-            continue  # a line that the user has thought better of
+            continue  # Ctrl-C discards the line
         except (EOFError, LeaveShell):
             return 0
 
 
 def _attempt(line: str, shell: Shell, where: str = "") -> int:
-    """Do the command of a line, if there is one; its exit code, the reason of a failure printed."""
+    """Run the command of a line, if any; print the reason of a failure, and return the exit code.
+    code.
+    """
     try:
         words = split(line)
         return run_command(words, shell) if words else 0
@@ -170,7 +172,9 @@ def _session(shell: Shell) -> "PromptSession[str]":
 
 
 def _history() -> "History":
-    """The lines of all the user's shells; of this one alone where none can be kept."""
+    """Return the history of all of the user's shells; only of this one if no file can be written.
+    written.
+    """
     from prompt_toolkit.history import InMemoryHistory
 
     from csrun.cli.shell.completer import LineHistory

@@ -14,7 +14,7 @@ from csrun.cli.shell.shell import Shell
 
 
 class LineHistory(FileHistory):
-    """A file of lines; one that cannot be kept, on a full disk, is done all the same."""
+    """History file; a write that fails, for example on a full disk, is ignored."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -22,7 +22,7 @@ class LineHistory(FileHistory):
 
 
 class TreeCompleter(Completer):
-    """Asks click, which knows the tree of commands, their options and choices."""
+    """Completion by click, which knows the tree of commands, their options and choices."""
 
     def __init__(self, root: click.Group, shell: Shell) -> None:
         self._complete = ShellComplete(root, {"obj": shell}, root.name or "", "")
@@ -30,7 +30,7 @@ class TreeCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterator[Completion]:
-        """Completions of the word at the cursor; none where they cannot be known."""
+        """Yield completions of the word at the cursor; none if they cannot be determined."""
         text = document.text_before_cursor
         words = text.split()
         begun = words.pop() if words and not text[-1].isspace() else ""

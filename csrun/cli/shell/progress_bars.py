@@ -1,4 +1,4 @@
-"""Progress of slow commands: bars at a terminal, else a line or two."""
+"""Progress of slow commands: bars on a terminal, else a line or two."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ TICK_S = 0.1
 
 
 def wait_for_boot(shell: Shell, state: SystemState) -> None:
-    """Until the system is ACTIVE; being interrupted does not stop its boot."""
+    """Wait until the system is ACTIVE; an interrupt does not stop its boot."""
     name, boot_s = shell.system.name, shell.system.boot_s
     click.echo(f"{name} is booting into {state.mode} mode", err=True)
     try:
@@ -36,8 +36,8 @@ def wait_for_boot(shell: Shell, state: SystemState) -> None:
 def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the job that is waited for, and its progress.
 
-    It raises OutputError when nobody is there any more to see it: a log-in without a terminal gets
-    no signal at its end.
+    The function raises OutputError if its output has no reader: a login without a terminal gets no
+    signal when it ends.
     """
     from csrun.jobs.overview import telemetry
 

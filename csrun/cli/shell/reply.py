@@ -1,4 +1,4 @@
-"""Replies of a command: records, as text for a person or as JSON for a program."""
+"""Replies of a command: records as text, or as JSON for a program."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ Value = str | int | float | None
 Record = Mapping[str, Value]
 
 TABLE, JSON = "table", "json"
-_NAMES = {"sram": "SRAM", "io": "I/O", "cs": "CS"}  # where title case would be wrong
+_NAMES = {"sram": "SRAM", "io": "I/O", "cs": "CS"}  # names whose title case would be wrong
 _UNITS = {"gbit_per_s": "Gbit/s", "per_s": "/s", "s": "s", "hz": "Hz", "bytes": "bytes"}
 
 
@@ -29,7 +29,7 @@ def show(reply: Record | Sequence[Record], output_format: str, if_empty: str = "
 
 
 def lines(record: Record) -> str:
-    """A record as text: `Name : value`, a line each."""
+    """Format a record as text, one line `Name : value` per field."""
     width = max(len(_label(key)) for key in record)
     return "\n".join(f"{_label(k):{width}} : {_text(k, value)}" for k, value in record.items())
 
@@ -57,7 +57,7 @@ def _text(key: str, value: Value) -> str:
 
 
 def _without_unit(key: str) -> tuple[str, str]:
-    """A name of the house's, `sram_bytes`, as its words and its unit."""
+    """Split a field name such as `sram_bytes` into its words and its unit."""
     for suffix, unit in _UNITS.items():
         if key.endswith(f"_{suffix}"):
             return key.removesuffix(f"_{suffix}"), unit

@@ -18,12 +18,12 @@ from csrun.system.find import named
 
 
 class LeaveShell(Exception):  # noqa: N818  an event, not an error
-    """The user wants to leave the shell."""
+    """Raised to leave the shell."""
 
 
 @dataclass(frozen=True)
 class Shell:
-    """A site, the system that commands are for, who gives them, and how to ask them back."""
+    """Site, current system, user's role, and source of answers of a shell."""
 
     site: Site
     system: System
@@ -31,14 +31,14 @@ class Shell:
     asking: Asking
 
     def on(self, system: str | None) -> "Shell":
-        """The same shell for another system of the site.
+        """Return the same shell for another system of the site.
 
         Raises: UsageError for an unknown one
         """
         return self if system is None else replace(self, system=named(self.site, system))
 
     def require_admin(self, command: str) -> None:
-        """Make sure that this log-in may change a system.
+        """Check that this login may change a system.
 
         Raises: CsrunError
         """
@@ -50,13 +50,13 @@ class Shell:
 
 
 class Words(click.Group):
-    """A word that wants another one after it."""
+    """Word that must be followed by another one."""
 
     def __init__(self, name: str, commands: Sequence[click.Command], help_text: str) -> None:
         super().__init__(name, commands, help=help_text, no_args_is_help=False)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Click's own, but a word alone is a mistake that names what may follow."""
+        """Parse as click does, but report an incomplete command with the words that may follow."""
         if not args and not ctx.resilient_parsing:
             raise click.UsageError(f"'{self.name}' needs a subcommand: {self._known()}", ctx)
         return super().parse_args(ctx, args)
@@ -64,7 +64,7 @@ class Words(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Click's own, but an unknown word without a likeness gets all the known ones."""
+        """Resolve as click does, but list all known words if none is similar to an unknown one."""
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
@@ -78,15 +78,16 @@ class Words(click.Group):
 
 
 class LeafCommand(click.Command):
-    """A command that does something; `changes` says whether it does that to a system."""
+    """Command without subcommands; `changes`: it changes a system."""
 
     changes = False
 
 
 def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]], LeafCommand]:
-    """Make a command of a function of the Shell, `output_format`, and its own options.
+    """Decorator that makes a command of a function of the Shell, `output_format`, and its own
+    options.
 
-    Only an administrator gets to one that `changes` something.
+    Commands with `changes` are restricted to administrators.
     """
 
     def made(function: Callable[..., None]) -> LeafCommand:
@@ -105,7 +106,7 @@ def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]],
 
 
 def _common(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that every leaf has."""
+    """Return the options of every leaf command."""
     system = click.option(
         "--system",
         metavar="NAME",

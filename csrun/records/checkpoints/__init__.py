@@ -1,8 +1,8 @@
-"""Checkpoints: safetensors files, written whole or not at all, with a manifest and an index.
+"""Checkpoints: safetensors files, written atomically, with a manifest and an index.
 
-A checkpoint `model-ckpt-<step>` counts once the index names it. The order of writing is tensors,
-manifest, index, each flushed before the next begins, so that a writer killed at any moment leaves
-the newest checkpoint that the index names whole.
+A checkpoint `model-ckpt-<step>` is valid once it is in the index. Tensors, manifest and index are
+written in this order, each flushed before the next begins, so that after a kill at any moment the
+newest checkpoint in the index is complete.
 """
 
 from csrun.records.checkpoints.comparing import Comparison, compare

@@ -1,4 +1,4 @@
-"""Two checkpoints side by side, a tensor at a time."""
+"""Comparison of two checkpoints, tensor by tensor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +9,18 @@ import numpy as np
 from csrun.records.checkpoints.on_disk import Array
 from csrun.records.checkpoints.read import Checkpoint
 
-PIECE = 1 << 18  # values that are compared at once, as float64
+PIECE = 1 << 18  # elements compared at a time, as float64
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A tensor of two checkpoints.
+    """Comparison of a tensor of two checkpoints.
 
-    problem: why there is nothing to compare: it is missing in one, or of another shape or type.
-    max_abs: the largest |a - b|. relative: the norm of a - b over the larger of the norms of a and
-    b, 0 where both are 0. Both are NaN where one of two values is NaN. is_same: every bit is.
+    problem: reason why it cannot be compared: missing in one, or another shape or type.
+    max_abs: the largest |a - b|.
+    relative: the norm of a - b over the larger of the norms of a and b, 0 if both are 0. Both are
+        NaN if exactly one of two values is NaN anywhere.
+    is_same: all bits are equal.
     """
 
     name: str
@@ -29,9 +31,9 @@ class Comparison:
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Iterator[Comparison]:
-    """Every tensor that one of them has, those of the first in their order, then what is left.
+    """Compare all tensors of two checkpoints, those of the first in order, then the others.
 
-    Raises: CsrunError naming the damage, when one is damaged
+    Raises: CsrunError naming the damage, if one is damaged
     """
     ours, theirs = first.manifest.tensors, second.manifest.tensors
     for name, entry in ours.items():
@@ -52,7 +54,7 @@ def _compared(name: str, a: Array, b: Array) -> Comparison:
         return Comparison(name, is_same=True)
     pieces = (slice(start, start + PIECE) for start in range(0, a.size, PIECE))
     found = [_measured(a[piece], b[piece]) for piece in pieces]
-    max_abs = float(np.max([one.max_abs for one in found]))  # NaN stays
+    max_abs = float(np.max([one.max_abs for one in found]))  # NaN is preserved
     norms = (fsum(one.squares_a for one in found), fsum(one.squares_b for one in found))
     larger, apart = max(norms), fsum(one.squares_apart for one in found)
     return Comparison(name, max_abs=max_abs, relative=sqrt(apart / larger) if apart else 0.0)
@@ -60,7 +62,7 @@ def _compared(name: str, a: Array, b: Array) -> Comparison:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The largest difference of some values, and sums of squares: of differences, of values."""
+    """Largest difference, and sums of squares of the differences and of the values."""
 
     max_abs: float
     squares_apart: float
@@ -69,7 +71,7 @@ class _Measured:
 
 
 def _measured(a: Array, b: Array) -> _Measured:
-    """Equal infinities, and two values that are no numbers, differ by 0 and are in no sum.
+    """Measure arrays; equal infinities, and two NaN, differ by 0 and are excluded from the sums.
 
     Shapes: a, b [n]
     """

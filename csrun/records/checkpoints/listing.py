@@ -14,10 +14,12 @@ LATEST, KEPT, UNNAMED = "latest", "kept", "not in the index"
 
 @dataclass(frozen=True)
 class Listed:
-    """One checkpoint of a folder, as far as its small files tell.
+    """One checkpoint of a folder, as described by its small files.
 
-    nbytes: of its files. written_s: since the epoch. place: what the index says of it: `latest`,
-    `kept` or `not in the index`. problem: why it cannot be opened.
+    nbytes: size of its files.
+    written_s: time since the epoch.
+    place: `latest`, `kept` or `not in the index`.
+    problem: reason why it cannot be opened.
     """
 
     name: str
@@ -31,7 +33,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class VerifiedCheckpoint:
-    """Result of verifying a checkpoint. tensors, nbytes: how much was read."""
+    """Result of verifying a checkpoint; tensors, nbytes: how much was read."""
 
     name: str
     tensors: int
@@ -40,28 +42,28 @@ class VerifiedCheckpoint:
 
 
 def listing(model_dir: Path) -> list[Listed]:
-    """The checkpoints of a folder, oldest first.
+    """Return the checkpoints of a folder, oldest first.
 
-    Raises: UsageError where there is none
+    Raises: UsageError if there are none
     """
     names = [on_disk.name_of(step) for step in reversed(on_disk.steps_in(model_dir))]
     if not names:
         raise UsageError(f"{model_dir}: no checkpoint; pass a model_dir, or a checkpoint file")
     try:
         index = on_disk.read_index(model_dir)
-    except CsrunError:  # whoever verifies hears of it
+    except CsrunError:  # reported by `verify`
         index = None
     return [_listed(model_dir, name, index) for name in names]
 
 
 def index_problem(model_dir: Path) -> str | None:
-    """Return the fault of a folder's index: unreadable, or naming missing checkpoints."""
+    """Return the problem of a folder's index: unreadable, or naming missing checkpoints."""
     try:
         index = on_disk.read_index(model_dir)
         gone = [
             name for name in (index.kept if index else ()) if not on_disk.is_there(model_dir, name)
         ]
-        # A training that goes on removes some, and writes the index anew.
+        # A running training deletes some, and rewrites the index.
         if not gone or on_disk.read_index(model_dir) != index:
             return None
     except CsrunError as error:
@@ -73,7 +75,7 @@ def _listed(model_dir: Path, name: str, index: on_disk.Index | None) -> Listed:
     paths = (on_disk.tensors_path(model_dir, name), on_disk.manifest_path(model_dir, name))
     found: list[stat_result] = []
     for path in paths:
-        with suppress(OSError):  # one of the two may be gone
+        with suppress(OSError):  # one of the two files may be missing
             found.append(path.stat())
     nbytes = sum(status.st_size for status in found)
     written_s = max((status.st_mtime for status in found), default=0.0)
@@ -90,7 +92,7 @@ def _listed(model_dir: Path, name: str, index: on_disk.Index | None) -> Listed:
 
 
 def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> VerifiedCheckpoint:
-    """Read all of a checkpoint, a tensor at a time. `show` gets the bytes read and in all."""
+    """Read all of a checkpoint, tensor by tensor; show: called with the bytes read and in total."""
     try:
         checkpoint = read.checked(model_dir, name)
     except read.CheckpointDamagedError as damage:
@@ -98,7 +100,8 @@ def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> Veri
     done, total = 0, checkpoint.nbytes
     damages: list[str] = []
     for tensor, wrong in checkpoint.damages():
-        if wrong is not None and wrong not in damages:  # a file's own is each tensor's
+        # a damage of the file is that of each tensor
+        if wrong is not None and wrong not in damages:
             damages.append(wrong)
         done += checkpoint.manifest.tensors[tensor].nbytes
         show(done, total)

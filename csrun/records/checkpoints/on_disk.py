@@ -1,4 +1,4 @@
-"""The files of a checkpoint: their names, and what the small ones hold."""
+"""Files of a checkpoint: their names, and the content of the small ones."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ Array = npt.NDArray[Any]
 
 INDEX_FILE = "checkpoint"
 PREFIX = "model-ckpt-"
-# Of an identity:
+# Keys of an identity:
 CONVERTED_FROM, UNDRAWN = "converted_from", "undrawn"
 OPTIMIZER_STATE = "optimizer_state"
 
-# Files are removed by the index's word, so it can name nothing but checkpoints next to itself.
+# Files are deleted according to the index, so it must only name checkpoints in its own folder.
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{PREFIX}(0|[1-9][0-9]{{0,17}})\Z")]
 
 
@@ -34,17 +34,17 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor."""
+        """Size of the tensor in bytes."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def kind(self) -> str:
-        """Type and shape, for people: float32[784, 50]."""
+        """Type and shape for display: float32[784, 50]."""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """model-ckpt-<step>.json: a checksum a tensor, and the identity of the run that wrote it."""
+    """model-ckpt-<step>.json: checksum of each tensor, and identity of the run that wrote it."""
 
     step: int
     identity: dict[str, str]
@@ -52,34 +52,36 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_converted(self) -> bool:
-        """Return whether it holds converted weights, and no state of a training."""
+        """Return whether it holds converted weights, without the state of a training."""
         return CONVERTED_FROM in self.identity
 
     @property
     def undrawn(self) -> tuple[str, ...]:
-        """The weights of the model that a converted checkpoint leaves to be drawn."""
+        """Weights of the model that are missing in a converted checkpoint and will be initialized.
+        initialized.
+        """
         return tuple(self.identity.get(UNDRAWN, "").split())
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`checkpoint`: the names of the checkpoints that are kept, oldest first, and the newest."""
+    """`checkpoint`: names of the checkpoints that are kept, oldest first, and of the newest one."""
 
     latest: Name
     kept: tuple[Name, ...]
 
 
 def name_of(step: int) -> str:
-    """The name of the checkpoint at a global step, without folder and ending."""
+    """Return the name of the checkpoint at a global step, without folder and suffix."""
     return f"{PREFIX}{step}"
 
 
 def step_of(name: str) -> int:
-    """The global step of a checkpoint's name."""
+    """Return the global step of a checkpoint's name."""
     return int(name.removeprefix(PREFIX))
 
 
 def name_at(path: Path) -> str:
-    """The name of the checkpoint whose file, or name, a path is."""
+    """Return the name of the checkpoint whose file, or name, a path is."""
     return path.name.removesuffix(".safetensors").removesuffix(".json")
 
 
@@ -105,15 +107,15 @@ def manifest_path(model_dir: Path, name: str) -> Path:
 
 
 def is_there(model_dir: Path, name: str) -> bool:
-    """Return whether there is any file of a checkpoint."""
+    """Return whether any file of a checkpoint exists."""
     files = manifest_path(model_dir, name), tensors_path(model_dir, name)
     return any(map(os.path.lexists, files))
 
 
 def read_index(model_dir: Path) -> Index | None:
-    """The index of a model_dir; None where no checkpoint was ever written.
+    """Return the index of a model_dir; None if no checkpoint was ever written.
 
-    Raises: CsrunError when it cannot be read, or names anything but checkpoints
+    Raises: CsrunError if it cannot be read, or names anything but checkpoints
     """
     path = model_dir / INDEX_FILE
     remedy = "set checkpoint_path, or remove this file to use the newest complete checkpoint"
@@ -124,13 +126,13 @@ def read_index(model_dir: Path) -> Index | None:
 
 
 def kept_steps(model_dir: Path) -> tuple[int, ...]:
-    """The steps of the checkpoints that the index names, in the order of their writing."""
+    """Return the steps of the checkpoints in the index, in the order of writing."""
     index = read_index(model_dir)
     return tuple(map(step_of, index.kept if index else ()))
 
 
 def steps_in(model_dir: Path) -> list[int]:
-    """The steps of all checkpoints of which there is any file, newest first."""
+    """Return the steps of all checkpoints with any file, newest first."""
     found = {path.stem for path in model_dir.glob(f"{PREFIX}*")}
     return sorted((step_of(name) for name in found if is_name(name)), reverse=True)
 
@@ -141,14 +143,14 @@ def has_only_begun(model_dir: Path, steps: Sequence[int]) -> bool:
 
 
 def has_any(model_dir: Path) -> bool:
-    """Return whether a folder has checkpoints, be it such that no index names any more.
+    """Return whether a folder has checkpoints, including those that are not in the index.
 
-    Raises: CsrunError when its index cannot be read
+    Raises: CsrunError if its index cannot be read
     """
     steps = steps_in(model_dir)
     return bool(kept_steps(model_dir) or (steps and not has_only_begun(model_dir, steps)))
 
 
 def entry_of(tensor: Array | Blocks, crc32: int) -> TensorEntry:
-    """The manifest's entry of a tensor."""
+    """Return the manifest's entry of a tensor."""
     return TensorEntry(tensor.shape, tensor.dtype.name, crc32)

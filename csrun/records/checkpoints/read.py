@@ -20,21 +20,21 @@ from csrun.records.tensor_files import bytes_of
 
 log = logging.getLogger("csrun")
 
-SHOWN_DIFFERENCES = 12  # a line that a person reads
+SHOWN_DIFFERENCES = 12  # names in a log line
 SHOWN_NAMES = 8
 
 
 class CheckpointDamagedError(Exception):
-    """Fault of a checkpoint's files; the reader makes a clear CsrunError of it."""
+    """Damaged files of a checkpoint; the reader converts it to a CsrunError."""
 
 
 class CheckpointGoneError(CheckpointDamagedError):
-    """The file of a checkpoint's tensors is not there."""
+    """The file of a checkpoint's tensors is missing."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files are there; its tensors are verified when they are read."""
+    """A checkpoint whose files exist; its tensors are verified when they are read."""
 
     model_dir: Path
     name: str
@@ -61,7 +61,7 @@ class Checkpoint:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names of its tensors but for the optimizer's state."""
+        """Names of its tensors that are weights."""
         return tuple(name for name in self.manifest.tensors if name not in self.optimizer_state)
 
     @property
@@ -74,11 +74,11 @@ class Checkpoint:
 
     @cached_property
     def optimizer_state(self) -> frozenset[str]:
-        """The names of its tensors that are the optimizer's."""
+        """Names of its tensors that are optimizer state."""
         return slot_tensors(self.manifest.tensors, slots_of(self.manifest.identity))
 
     def damages(self) -> Iterator[tuple[str, str | None]]:
-        """Each of its tensors, by name, and what is wrong with it, if anything is."""
+        """Yield each of its tensors, by name, with its damage, if any."""
         for name in self.manifest.tensors:
             try:
                 for _ in self.read({name: None}):
@@ -90,14 +90,14 @@ class Checkpoint:
     def restore(self, state: Mapping[str, Array]) -> None:
         """Read every tensor of `state` into its array, one at a time.
 
-        Raises: CsrunError as `require_same`; naming the damage, and the newest good checkpoint,
-        when it is damaged.
+        Raises: CsrunError as `require_same`; if damaged, naming the damage and the newest good
+        checkpoint
         """
         self.require_same(state)
         self.take(state)
 
     def begin(self, weights: Mapping[str, Array]) -> None:
-        """Read a converted checkpoint into a model's weights, which hold their first values.
+        """Read a converted checkpoint into a model's weights, which have their initial values.
 
         Weights that the manifest lists as missing keep these.
 
@@ -109,12 +109,12 @@ class Checkpoint:
         self.take(found)
 
     def require_same(self, state: Mapping[str, Array]) -> None:
-        """See whether the checkpoint has the tensors of `state`, of these shapes and types.
+        """Check that the checkpoint has the tensors of `state`, with their shapes and types.
 
-        Tensors of the checkpoint that `state` does not have are an error, but for the optimizer's
-        where `state` has none of these: an evaluation does not need them.
+        Additional tensors of the checkpoint are an error, except optimizer state if `state` has
+        none: an evaluation does not need it.
 
-        Raises: UsageError naming the tensors that differ when the checkpoint is of another model
+        Raises: UsageError naming the tensors that differ, if the checkpoint is of another model
         """
         if lines := self.differences(state):
             shown = "; ".join(lines[:SHOWN_DIFFERENCES])
@@ -126,9 +126,9 @@ class Checkpoint:
             )
 
     def take(self, arrays: Mapping[str, Array]) -> None:
-        """Read these tensors, and no others, into their arrays.
+        """Read only these tensors, into their arrays.
 
-        Raises: CsrunError naming the damage, and the newest good checkpoint, when it is damaged
+        Raises: CsrunError if damaged, naming the damage and the newest good checkpoint
         """
         try:
             for name, array in self.read(arrays):
@@ -137,7 +137,7 @@ class Checkpoint:
             raise _refusal(self.model_dir, self.name, damage) from damage
 
     def tensor(self, name: str) -> Array:
-        """One of its tensors. Raises: CsrunError as `take`"""
+        """Return one of its tensors. Raises: CsrunError as `take`"""
         try:
             ((_, array),) = self.read({name: None})
         except CheckpointDamagedError as damage:
@@ -145,7 +145,7 @@ class Checkpoint:
         return array
 
     def unlike(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> list[str]:
-        """One line for each wanted tensor, of a shape and a type, that it does not have so."""
+        """Return one line for each tensor that it lacks, or has with another shape or type."""
         lines = []
         for name, (shape, dtype) in wanted.items():
             entry = self.manifest.tensors.get(name)
@@ -157,7 +157,9 @@ class Checkpoint:
         return lines
 
     def differences(self, state: Mapping[str, Array]) -> list[str]:
-        """One line for each tensor that is missing, too many, or of another shape or type."""
+        """Return one line for each tensor that is missing, unexpected, or of another shape or type.
+        type.
+        """
         found = self.manifest.tensors
         unused = self.optimizer_state if self.optimizer_state.isdisjoint(state) else frozenset()
         lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
@@ -172,7 +174,7 @@ class Checkpoint:
         return lines
 
     def read(self, names: Mapping[str, object]) -> Iterator[tuple[str, Array]]:
-        """The named tensors, verified; raises CheckpointDamagedError."""
+        """Read the named tensors and verify them. Raises: CheckpointDamagedError"""
         try:
             for name in names:
                 array = self._stored[name].read().raw
@@ -195,13 +197,13 @@ class Checkpoint:
 
 
 def latest(model_dir: Path) -> Checkpoint | None:
-    """The newest checkpoint that the index names; None where there is none.
+    """Return the newest checkpoint in the index; None if there is none.
 
-    One of which the user has removed both files is passed over. When a training that goes on has
-    written the index anew while we looked, we look again. Without an index beside checkpoints, the
-    newest of them that is whole; none, where a run was killed during its first one.
+    A checkpoint whose two files the user has deleted is skipped. If a running training rewrites the
+    index meanwhile, it is read again. Without an index it is the newest complete checkpoint; None,
+    if a run was killed during its first one.
 
-    Raises: CsrunError when it is damaged or gone, with the newest good one.
+    Raises: CsrunError if it is damaged or missing, naming the newest good one
     """
     index = on_disk.read_index(model_dir)
     while True:
@@ -209,7 +211,7 @@ def latest(model_dir: Path) -> Checkpoint | None:
             found, problem = _newest_named(model_dir, index), None
         except CsrunError as error:
             found, problem = None, error
-        # A training that goes on may have removed what the index named when we read it.
+        # A running training may have deleted what the index named when it was read.
         before, index = index, on_disk.read_index(model_dir)
         if found is not None or index == before:
             break
@@ -247,11 +249,11 @@ def _newest_without_index(model_dir: Path) -> Checkpoint | None:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at a path: its tensors' file, its manifest, or its name without ending.
+    """Return the checkpoint at a path: its tensors' file, its manifest, or its name without suffix.
 
-    The path of a folder stands for the newest one in it.
+    The path of a folder means the newest one in it.
 
-    Raises: UsageError when there is none; CsrunError when it is damaged.
+    Raises: UsageError if there is none; CsrunError if it is damaged
     """
     folder, name = path.parent, on_disk.name_at(path)
     if os.path.isdir(path):
@@ -266,7 +268,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _those_in(folder: Path) -> str:
-    """The checkpoints that a folder has, for a user who has named another."""
+    """Return the names of the checkpoints in a folder, for a message."""
     steps = on_disk.steps_in(folder)
     names = ", ".join(map(on_disk.name_of, steps[:SHOWN_NAMES])) or "none"
     more = len(steps) - SHOWN_NAMES
@@ -281,7 +283,7 @@ def _open_named(model_dir: Path, name: str) -> Checkpoint:
 
 
 def checked(model_dir: Path, name: str) -> Checkpoint:
-    """A checkpoint whose manifest reads and whose tensors' file has the right size.
+    """Return a checkpoint with a readable manifest and a tensors' file of the right size.
 
     Raises: CheckpointDamagedError
     """
@@ -296,14 +298,14 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
         raise CheckpointDamagedError(str(error)) from error
     if on_disk.name_of(manifest.step) != name:
         raise CheckpointDamagedError(f"its manifest says step {manifest.step}")
-    # A look at the size finds a file that was cut short without reading all of it.
+    # The size reveals a truncated file without reading all of it.
     if size != wanted:
         raise CheckpointDamagedError(f"the file has {size:,} bytes, expected {wanted:,}")
     return found
 
 
 def _head_and_size(path: Path) -> tuple[int, int]:
-    """Bytes before the tensors in a file of them, and bytes in all."""
+    """Return the bytes before the tensors in their file, and its size."""
     try:
         with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             head = 8 + int.from_bytes(file.read(8), "little")
@@ -330,7 +332,7 @@ def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> Csru
 
 
 def newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
-    """The newest checkpoint, besides a damaged one, that reads whole."""
+    """Return the newest checkpoint, besides a damaged one, that is intact."""
     for name in map(on_disk.name_of, on_disk.steps_in(model_dir)):
         if name == damaged:
             continue

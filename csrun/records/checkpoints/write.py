@@ -1,4 +1,4 @@
-"""Writing a checkpoint, tensor by tensor at offsets known beforehand."""
+"""Writing of a checkpoint, tensor by tensor at offsets known in advance."""
 
 import errno
 import logging
@@ -20,22 +20,23 @@ log = logging.getLogger("csrun")
 
 
 class StoppedError(Exception):
-    """The writer was told to stop before the checkpoint was whole."""
+    """The writer was stopped before the checkpoint was complete."""
 
 
 class Writer:
-    """Writes the checkpoints of a folder, of which it is the only writer.
+    """Writer of the checkpoints of a folder; it must be the only writer.
 
-    What the folder holds is looked at once: a save costs the same however many are kept.
-    It may write in a thread, and another one may `stop` it.
+    The folder is listed once, so the cost of a save does not depend on the number of checkpoints.
+    The writer may run in a thread that another one stops.
     """
 
     def __init__(self, model_dir: Path, identity: Mapping[str, str], keep: int) -> None:
         self._model_dir = model_dir
         self._identity = dict(identity)
         self._keep = keep
-        self._kept: list[str] | None = None  # oldest first, once the folder has been looked at
-        self._placing = threading.Lock()  # while it takes its place, whoever stops it waits
+        self._kept: list[str] | None = None  # oldest first, after the folder was listed
+        # held while a checkpoint takes its place; `stop` waits for it
+        self._placing = threading.Lock()
         self._temporary: Path | None = None
         self._is_stopped = False
 
@@ -46,13 +47,14 @@ class Writer:
         copied: Callable[[str], None] = lambda name: None,
         order: Iterable[str] | None = None,
     ) -> Path:
-        """Write the checkpoint of a global step, and let go of the oldest one.
+        """Write the checkpoint of a global step, and delete the oldest one.
 
-        copied: called with each tensor that may change from then on, though it is not on the disk.
-        order: in which they are taken.
+        copied: called with each tensor that may change from then on, though it is not on the disk
+            yet.
+        order: order in which tensors are copied.
 
-        Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
-        whole. StoppedError
+        Raises: CsrunError if the disk is full or cannot be written; earlier checkpoints stay
+        intact. StoppedError
         """
         name = on_disk.name_of(step)
         path = on_disk.tensors_path(self._model_dir, name)
@@ -69,33 +71,35 @@ class Writer:
                 self._go_on()
                 self._drop(name)
                 temporary.replace(path)
-                # The file's entry is on the disk before a manifest says that it is there.
+                # The file's directory entry is on the disk before the manifest is written.
                 files.sync_folder(self._model_dir)
                 manifest = on_disk.Manifest(step, self._identity, entries)
                 stored.write(on_disk.manifest_path(self._model_dir, name), manifest)
                 self._name(name, superseded)
         except OSError as error:
-            files.discard(temporary)  # before the free bytes are counted
+            files.discard(temporary)  # before the free space is measured
             if not os.path.lexists(on_disk.manifest_path(self._model_dir, name)):
-                files.discard(path)  # without its manifest it is no checkpoint
+                files.discard(path)  # without its manifest it is not a checkpoint
             raise _failed(path, tensors, error) from error
         finally:
             files.discard(temporary)
         return path
 
     def stop(self) -> None:
-        """From another thread: what is being written is named by now, or never will be."""
+        """Stop the writer, from another thread: its checkpoint is complete by now, or never will
+        be.
+        """
         self._is_stopped = True
         with self._placing:
             if self._temporary is not None:
-                files.discard(self._temporary)  # the writer may wait for its disk, and never see it
+                files.discard(self._temporary)  # the writer may wait for its disk, and never notice
 
     def _go_on(self) -> None:
         if self._is_stopped:
             raise StoppedError
 
     def _look(self) -> list[str]:
-        """Learn what is kept so far; checkpoints older than that, which a killed writer left."""
+        """List the checkpoints that are kept, and delete older ones left by a killed writer."""
         files.sweep_temporaries(self._model_dir)
         there = [on_disk.name_of(step) for step in reversed(on_disk.steps_in(self._model_dir))]
         index = on_disk.read_index(self._model_dir)
@@ -104,7 +108,9 @@ class Writer:
         return [name for name in there if on_disk.step_of(name) < oldest]
 
     def _drop(self, name: str) -> None:
-        """Before its files are replaced, a checkpoint ceases to count, unless it is the only."""
+        """Remove a checkpoint from the index before its files are replaced, unless it is the only
+        one.
+        """
         kept = [old for old in self._kept or () if old != name]
         if kept and len(kept) != len(self._kept or ()):
             self._write_index(kept)
@@ -113,7 +119,7 @@ class Writer:
         kept = [old for old in self._kept or () if old != name]
         kept.append(name)
         self._write_index(kept[-self._keep :])
-        # Last: a checkpoint goes when the index on the disk no longer names it.
+        # Last: a checkpoint's files are deleted after it has left the index on the disk.
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
@@ -152,8 +158,8 @@ def _write_tensors(
 
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:
-    """Remove checkpoints, in this folder alone; what cannot be removed is reported, and stays."""
-    # One descriptor: a link put in the folder's place leads no unlink elsewhere.
+    """Delete checkpoints in this folder; one that cannot be deleted is reported and kept."""
+    # By descriptor: if the folder is replaced by a link, nothing elsewhere is deleted.
     folder = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:

@@ -1,4 +1,4 @@
-"""Models as Hugging Face's transformers saves them, to and from the names of a model of ours."""
+"""Conversion of models saved by Hugging Face's transformers to and from csrun's tensors."""
 
 from csrun.records.huggingface.names import SourceTensors, joined, named, same, transposed
 from csrun.records.huggingface.saved_model import Folder, open_folder, size_in_bytes, write_folder

@@ -1,17 +1,17 @@
-"""Names of a model's tensors in transformers and in csrun: a table of rules."""
+"""Rules that map the names of a model's tensors between transformers and csrun."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-NUMBER = "{n}"  # of a layer, in the names of a table
+NUMBER = "{n}"  # placeholder of a layer's number in a table's names
 
 
 @dataclass(frozen=True)
 class SourceTensors:
-    """Source tensors of one of ours, concatenated along our last axis.
+    """Source tensors of one of our tensors, concatenated along our last axis.
 
-    is_transposed: they have it as [out, in], we as [in, out].
+    is_transposed: they are [out, in], ours is [in, out].
     """
 
     theirs: tuple[str, ...]
@@ -19,22 +19,22 @@ class SourceTensors:
 
 
 def same(name: str) -> SourceTensors:
-    """A tensor as it is."""
+    """Rule of a tensor that is copied unchanged."""
     return SourceTensors((name,))
 
 
 def transposed(*names: str) -> SourceTensors:
-    """The weight of a torch.nn.Linear, or of several side by side."""
+    """Rule of the weight of a torch.nn.Linear, or of several concatenated ones."""
     return SourceTensors(names, is_transposed=True)
 
 
 def joined(*names: str) -> SourceTensors:
-    """Several tensors side by side."""
+    """Rule of several concatenated tensors."""
     return SourceTensors(names)
 
 
 def named(rules: Mapping[str, SourceTensors], name: str) -> SourceTensors:
-    """The rule of a tensor of ours.
+    """Return the rule of one of our tensors.
 
     Raises: KeyError for a name that the table does not have
     """

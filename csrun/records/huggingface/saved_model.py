@@ -1,4 +1,4 @@
-"""A saved model's folder: config.json, and safetensors in one file or in shards with an index.
+"""Folder of a saved model: config.json, and safetensors in one file or in shards with an index.
 
 Source: huggingface.co/docs/transformers, page Loading models, section Sharded checkpoints
 """
@@ -21,19 +21,19 @@ from csrun.records.tensor_files import Array, Blocks, Stored, TensorFileError
 CONFIG = "config.json"
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-METADATA = {"format": "pt"}  # transformers asks for it
+METADATA = {"format": "pt"}  # required by transformers
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class _WeightIndex(msgspec.Struct, frozen=True):
-    """model.safetensors.index.json: which file has which tensor."""
+    """model.safetensors.index.json: file of each tensor."""
 
     weight_map: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A saved model: its configuration, and where its tensors are."""
+    """A saved model: its configuration, and the locations of its tensors."""
 
     path: Path
     config: dict[str, Any]
@@ -41,7 +41,7 @@ class Folder:
 
 
 def size_in_bytes(text: str) -> int:
-    """A number with KB, MB or GB after it, as transformers has it: 5GB is 5,000,000,000.
+    """Parse a size with KB, MB or GB, as in transformers: 5GB is 5,000,000,000.
 
     Raises: UsageError
     """
@@ -52,9 +52,10 @@ def size_in_bytes(text: str) -> int:
 
 
 def open_folder(path: Path) -> Folder:
-    """A saved model; of its tensors, the heads of the files are read.
+    """Open a saved model; only the headers of its tensors' files are read.
 
-    Raises: UsageError for a folder that has none, or lacks a file; CsrunError for a damaged one
+    Raises: UsageError for a folder without a model, or with a missing file; CsrunError for a
+    damaged one
     """
     try:
         config = _decoded(path / CONFIG, dict[str, Any])
@@ -75,7 +76,7 @@ def open_folder(path: Path) -> Folder:
 def _in_shards(path: Path) -> dict[str, Stored]:
     places = _decoded(path / INDEX, _WeightIndex).weight_map
     names = sorted(set(places.values()))
-    # An index from elsewhere may name any path: ../ or an absolute one.
+    # A foreign index may name any path: ../ or an absolute one.
     if outside := [name for name in names if Path(name).name != name]:
         raise TensorFileError(f"{path / INDEX}: names a file outside its folder: {outside[0]}")
     if gone := [name for name in names if not (path / name).is_file()]:
@@ -99,9 +100,10 @@ def write_folder(
     tensors: Mapping[str, Array | Blocks],
     max_shard_bytes: int,
 ) -> list[str]:
-    """Write a model's folder; the names of its files of tensors. A tensor alone may be larger.
+    """Write a model's folder; return the names of its files of tensors. Only a single tensor may
+    exceed the size.
 
-    Raises: UsageError when there is a model already; CsrunError when it cannot be written
+    Raises: UsageError if the folder has a model already; CsrunError if it cannot be written
     """
     with files.writing(path):
         files.make_folder(path)
@@ -117,7 +119,7 @@ def write_folder(
             total = sum(tensor.nbytes for tensor in tensors.values())
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
             files.write_whole(path / INDEX, _text(index))
-        # Last: a folder with a configuration is taken for a whole model.
+        # Last: a folder with a configuration is considered complete.
         files.write_whole(path / CONFIG, _text(config))
     return list(shards)
 
@@ -125,7 +127,7 @@ def write_folder(
 def _shards(
     tensors: Mapping[str, Array | Blocks], max_bytes: int
 ) -> dict[str, dict[str, Array | Blocks]]:
-    """The tensors of each file, in their order, by the file's name."""
+    """Return the tensors of each file, in order, by file name."""
     parts: list[dict[str, Array | Blocks]] = [{}]
     size = 0
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Tensors from one side's names and layout to the other's, one at a time, some rows at once."""
+"""Conversion of tensors between the names and layouts of both sides, a few rows at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FLOATS = ("F16", "BF16", "F32", "F64")
 
 @dataclass(frozen=True)
 class ConvertedTensors:
-    """Our tensors, made of theirs; those of ours that they lack; those of theirs without use."""
+    """Converted tensors; those of ours that are missing; those of theirs that are not used."""
 
     tensors: dict[str, Blocks]
     absent: list[str]
@@ -33,11 +33,12 @@ def from_theirs(
     spellings: Callable[[str], Sequence[str]],
     may_lack: Sequence[str] = (),
 ) -> ConvertedTensors:
-    """Our tensors of these shapes. spellings: what one of theirs may be called.
+    """Convert their tensors to ours, with these shapes.
 
-    may_lack: beginnings of our names; of each either all or none has to be there.
+    spellings: alternative names of one of their tensors.
+    may_lack: prefixes of our names; of each either all or no tensors must exist.
 
-    Raises: UsageError naming all tensors that are missing, or of another shape or type
+    Raises: UsageError naming all tensors that are missing, or have another shape or type
     """
     problems, tensors, absent = [], {}, []
     used: set[str] = set()
@@ -69,7 +70,7 @@ def _lacking(
     spellings: Callable[[str], Sequence[str]],
     may_lack: Sequence[str],
 ) -> set[str]:
-    """Our tensors below such a beginning that the folder has nothing of."""
+    """Return our tensors below a prefix of which the folder has none."""
     lacking: set[str] = set()
     for start in may_lack:
         names = {name for name in shapes if name.startswith(start)}
@@ -82,7 +83,7 @@ def _lacking(
 def _part(
     folder: Folder, spellings: Sequence[str], shape: Shape
 ) -> tuple[Stored | None, str | None]:
-    """A tensor of theirs, or what is wrong."""
+    """Return a tensor of theirs, or the problem with it."""
     stored = next((folder.tensors[one] for one in spellings if one in folder.tensors), None)
     if stored is None:
         return None, "missing"
@@ -101,7 +102,7 @@ def _their_shape(rule: SourceTensors, ours: Shape) -> Shape:
 def _joined(
     parts: Sequence[Stored], rule: SourceTensors, shape: Shape, dtype: "np.dtype[Any]"
 ) -> Iterator[Array]:
-    """Our rows, some at a time."""
+    """Yield our rows, a few at a time."""
     values = [part.read() for part in parts]
     for rows in _blocks(shape, dtype):
         blocks = [_rows(one, rule, rows, dtype) for one in values]
@@ -115,7 +116,7 @@ def _rows(values: StoredValues, rule: SourceTensors, rows: slice, dtype: "np.dty
 
 
 def _blocks(shape: Shape, dtype: "np.dtype[Any]") -> Iterator[slice]:
-    """Rows that make up a few megabytes at most, unless one alone is more."""
+    """Yield ranges of rows of a few megabytes each, at least one row."""
     row = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
     step = max(1, CHUNK_BYTES // max(1, row))
     return (slice(start, start + step) for start in range(0, shape[0], step))
@@ -127,7 +128,7 @@ def to_theirs(
     shapes: Mapping[str, Shape],
     dtype: "np.dtype[Any]",
 ) -> dict[str, Blocks]:
-    """Their tensors, made of ours, which `read` gives by name."""
+    """Convert our tensors, which `read` returns by name, to theirs."""
     source = _Newest(read)
     found = {}
     for name, shape in shapes.items():
@@ -141,7 +142,7 @@ def to_theirs(
 
 
 class _Newest:
-    """The tensor that was read last: those made of one of ours stand together."""
+    """Cache of the tensor that was read last: those made from one of ours are consecutive."""
 
     def __init__(self, read: Callable[[str], Array]) -> None:
         self._read = read
@@ -150,7 +151,7 @@ class _Newest:
 
     def __call__(self, name: str) -> Array:
         if name != self._name:
-            self._name, self._values = None, np.empty(0)  # let go of it before the next comes
+            self._name, self._values = None, np.empty(0)  # freed before the next one is read
             self._values = self._read(name)
             self._name = name
         return self._values
@@ -159,7 +160,7 @@ class _Newest:
 def _cut(
     source: _Newest, name: str, rule: SourceTensors, shape: Shape, columns: slice
 ) -> Iterator[Array]:
-    """Their rows of one of ours, some at a time."""
+    """Yield their rows of one of our tensors, a few at a time."""
     part = source(name)[..., columns]
     part = part.T if rule.is_transposed else part
     for rows in _blocks(shape, part.dtype):

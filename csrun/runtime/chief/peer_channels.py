@@ -86,9 +86,7 @@ class PeerChannels:
         return bool(poll.poll(0))
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """Return the spans that peers have traced, by name; those of remote peers only if `asks`.
-        `asks`.
-        """
+        """Return the spans that peers have traced, by name; of remote peers only if `asks`."""
         asked = [name for name in self._by_name if asks and name not in self._rings]
         for name in asked:
             self._by_name[name].send(messages.ReadTrace())

@@ -1,1 +1,1 @@
-"""The commands of the admin shell, a noun a file."""
+"""Commands of the admin shell, one file per noun."""

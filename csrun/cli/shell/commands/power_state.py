@@ -1,4 +1,4 @@
-"""system standby, activate, reboot, and config execmode: a system's power state and its mode."""
+"""system standby, activate, reboot, and config execmode: a system's power state and mode."""
 
 import click
 
@@ -57,8 +57,8 @@ COMMANDS = (standby, activate, reboot)
 def _interrupt(
     shell: Shell, command: Command, question: str, yes: bool, force: bool
 ) -> SystemState:
-    """Do what ends a system's readiness, when the user is sure and no job is on it."""
-    apply(load_state(shell.site, shell.system), command)  # refused before anything is asked
+    """Change a system that accepts jobs, after confirmation, once no job uses it."""
+    apply(load_state(shell.site, shell.system), command)  # refused before the user is asked
     if not yes and not shell.asking.confirm(question, "give --yes"):
         raise CsrunError(f"not confirmed: {shell.system.name} is unchanged")
     if not force:
@@ -68,7 +68,7 @@ def _interrupt(
 
 
 def _booted(shell: Shell, state: SystemState) -> SystemState:
-    """The state after the boot, which goes on without us when we are interrupted."""
+    """Return the state after the boot, which continues if the command is interrupted."""
     if state.power is Power.BOOTING:
         progress_bars.wait_for_boot(shell, state)
     return load_state(shell.site, shell.system)
@@ -103,7 +103,7 @@ def setup_mode(
     if words:
         raise click.UsageError(f"unexpected argument {words[0]!r}: write 'setup --mode {words[0]}'")
     before = load_state(shell.site, shell.system)
-    apply(before, Command.CONFIGURE)  # refused before anything is asked
+    apply(before, Command.CONFIGURE)  # refused before the user is asked
     if mode is None:
         question = "Select execution mode configuration:"
         mode = ExecutionMode(shell.asking.choose(question, LABELS, before.mode, REMEDY))

@@ -1,5 +1,5 @@
-"""Facts, state and jobs of a system: system show and status, software show,
-telemetry, session list and cancel.
+"""State and jobs of a system: system show and status, software show, telemetry, session list and
+cancel.
 """
 
 import platform
@@ -18,7 +18,7 @@ from csrun.system.lease import holder
 from csrun.system.power import Power
 from csrun.system.state_files import changing, load_state
 
-if TYPE_CHECKING:  # the register and its scheduler are read by the commands that ask them
+if TYPE_CHECKING:  # commands that need the register and its scheduler read them
     from csrun.jobs.overview import SystemSession, SystemStatus
 
 COMPUTES_WITH = ("numpy", "xdsl")
@@ -65,7 +65,7 @@ def status(shell: Shell, output_format: str) -> None:
 @leaf("show")
 def software(shell: Shell, output_format: str) -> None:
     """Show the versions of csrun, Python and the libraries used."""
-    from importlib import metadata  # slow to import, and used in no other command
+    from importlib import metadata  # slow import, not needed by other commands
 
     versions = {"csrun": VERSION, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in COMPUTES_WITH}
@@ -89,7 +89,7 @@ def _watch(shell: Shell) -> None:
     from rich.text import Text
 
     console = Console()
-    if console.is_dumb_terminal:  # one that cannot write over what it has shown
+    if console.is_dumb_terminal:  # a terminal that cannot redraw
         reply.show(_facts(shell), reply.TABLE)
         return
     with Live(console=console, auto_refresh=False) as live:

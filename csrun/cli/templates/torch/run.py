@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_loader(samples, seed):
-    """Points in 8 dimensions, and whether each lies within a radius of 2.7."""
+    """Points in 8 dimensions, and whether each is within a radius of 2.7."""
     points = torch.randn(samples, 8, generator=torch.Generator().manual_seed(seed))
     inside = (points.norm(dim=1) < 2.7).long()
     return DataLoader(TensorDataset(points, inside), batch_size=64, drop_last=True)
