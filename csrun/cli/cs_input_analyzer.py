@@ -1,6 +1,4 @@
-"""cs_input_analyzer: measures a model's input pipeline, and computes the tasks that feed the wafer.
-    wafer.
-"""
+"""cs_input_analyzer: measures a model's input pipeline, and computes how many tasks it needs."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Splits of a batch into micro-batches and systems: the module of one part, and refusals."""
+"""Splitting of a batch into micro-batches and systems: the module of one part, and refusals."""
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
@@ -14,11 +14,11 @@ from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, Dea
 
 
 def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
-    """Make a module of a whole batch, with its backward pass, that of one of the options' parts.
+    """Rewrite a module of a full batch, including its backward pass, for one of the options' parts.
 
-    samples: of the batch, which the parts have equal shares of
+    samples: batch size, of which all parts have an equal share.
 
-    Raises: CompileError for what is of the batch as a whole
+    Raises: CompileError for an operation on the batch as a whole
     """
     if options.parts == 1:
         return
@@ -26,12 +26,12 @@ def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
     part = Rebatching(samples // options.parts, in_parts(options))
     passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
     run_passes(module, passes, Watch(verify=Verification.NONE))
-    # Once, after all passes: after each of them it would cost as much as they do.
+    # Once, after all passes: after each of them it would take as long as they do.
     module.verify()
 
 
 def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
-    """Raises: CompileError for a value that no minibatch knows its part of."""
+    """Raises: CompileError for a value that cannot be computed from minibatches"""
     if options.parts == 1:
         return
     mixed = [
@@ -48,7 +48,7 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
 
 
 def in_parts(options: CompileOptions) -> str:
-    """Return how a batch is to be computed, and the option to remove from the configuration."""
+    """Return how a batch is to be computed, and the configuration option that causes the split."""
     if options.systems > 1:
         return f"on {options.systems} systems: set num_csx to 1"
     if options.at_once == 1:
@@ -63,7 +63,7 @@ def in_parts(options: CompileOptions) -> str:
 
 
 def _refused_for(mixing: Operation | None, message: str) -> CompileError:
-    """Add the user's line and layer to the message, where they are known."""
+    """Add the user's line and the layer to the message, if known."""
     if mixing is None:
         return CompileError(message)
     scope = mixing.properties.get("scope")

@@ -1,4 +1,4 @@
-"""CIRH to an Executable on disk: the stages in their order."""
+"""Stages of the compiler, from CIRH to an Executable on disk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,9 +58,10 @@ from csrun.executable.update_recorder import described_updates
 
 @dataclass(frozen=True)
 class CompileResult:
-    """An Executable; whether it was there already, or took the place of an unreadable one.
+    """An Executable; whether it was reused, or replaced an unreadable one.
 
-    foreign: what lies in its place in model_dir is not run; the private folder has it.
+    foreign: the folder in model_dir belongs to another account and is not run; the private folder
+        has the compile.
     """
 
     executable: Executable
@@ -76,13 +77,13 @@ def compile_model(
     watch: Watch = NOBODY,
     private: Path | None = None,
 ) -> CompileResult:
-    """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
+    """Compile a traced module into `<root>/tfcs_<checksum>/`, or reuse a compile found there.
 
-    What lies there is known by the module's text, before any pass: to take it costs a print and a
-    look. What others own or may write is not taken, but kept in `private`, this account's own
-    folder. `module` is changed.
+    An existing compile is found by the text of the module before any pass, so reuse only costs
+    printing the module. A compile that another account owns or may write is not reused; it is
+    written to `private`, this account's own folder. `module` is changed.
 
-    Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
+    Raises: UsageError for an operator without a kernel, or a plan that does not fit the system
     """
     # Before any pass: passes change the module, whose traced text is the key.
     text = print_module(module)
@@ -112,12 +113,12 @@ def compile_model(
 
 
 def _cached(target: Path, private: Path | None) -> CompileResult | None:
-    """Return the compile that is there already; None if there is none, or it is not to be run.
+    """Return an existing compile; None if there is none, or if it must not be run.
 
-    private: its place in the private folder
+    private: its path in the private folder.
     """
     found = compile_directory.read(target)
-    # A private one counts only in a foreign one's place: every root has, or gets, its own.
+    # A private one only counts if the folder in root is foreign; otherwise root gets its own.
     foreign = found is None and compile_directory.is_foreign(target)
     if foreign and private is not None:
         found = compile_directory.read(private)
@@ -173,25 +174,28 @@ def _back_end(
 
 
 def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions) -> TooLargeError:
-    """Return the error of what does not fit, with the matrices that could not be sharded."""
+    """Add the matrices that could not be sharded to the error of a model that does not fit."""
     most = options.part_bytes
     whole = [] if most is None else left_whole(module, most)
     return TooLargeError("; ".join([str(error), *whole]), error.fits, error.why)
 
 
 def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
-    """Up to how many bytes layers travel together: parts of a matrix do not come as one again."""
+    """Return the size up to which layers are grouped; shards of a matrix must stay separate groups.
+    groups.
+    """
     if options.at_once > 1:
-        return 0  # a stage a layer
+        return 0  # one pipeline stage per layer
     is_cut = any(isinstance(op, ParameterOp) and op.part is not None for op in model.parameters)
     most = options.part_bytes if is_cut else options.max_group_bytes
     return options.group_bytes if most is None else min(options.group_bytes, most)
 
 
 def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedLayout:
-    """Everything at its place, in the order in which updates hold up least; where there is none,
-    in that of reverse mode, which frees activations earlier; and then, where they may be, with
-    activations made again.
+    """Place everything, with the gradient order in which updates delay least.
+
+    If that does not fit, use the order of reverse mode, which frees activations earlier, then
+    recomputation if enabled.
 
     Raises: TooLargeError
     """
@@ -212,13 +216,13 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
             alive_of = partial(alive_in, model=model)
             again = with_recomputation(layout, options.micro_batches, alive_of)
         if again is None:
-            # The one that fits most samples tells how far batch_size must be lowered.
+            # The option that fits most samples determines the batch size in the error.
             raise max([error, *errors], key=lambda each: each.fits) from None
     return place_model(model, again, options, batch)
 
 
 def inputs_of(model: MatchedModel, half: HalfFormat | None = None) -> tuple[InputSpec, ...]:
-    """The arrays of a minibatch. half: the 16-bit format of mixed precision."""
+    """Return the arrays of a minibatch; half: the 16-bit format of mixed precision."""
     return tuple(
         InputSpec(
             op.symbol.data,
@@ -233,7 +237,7 @@ def inputs_of(model: MatchedModel, half: HalfFormat | None = None) -> tuple[Inpu
 
 
 def _reads_values(module: ModuleOp, options: CompileOptions) -> bool:
-    """Return whether the program records or measures the values that kernels leave."""
+    """Return whether the program records or measures values of kernels."""
     measures = options.number_ranges is not None and storage_of(module) is not None
     return measures or options.record_steps is not None
 
@@ -244,7 +248,9 @@ def _with_values(
     values: tuple[RecordedValue, ...],
     of_updates: tuple[RecordedValue, ...],
 ) -> Plan:
-    """The plan of a program that records its values and those of updates, or measures its own."""
+    """Return the plan with the values that its program records or measures, and those of updates.
+    updates.
+    """
     steps, every = options.record_steps, options.number_ranges
     return msgspec.structs.replace(
         plan,
@@ -339,7 +345,7 @@ def _output(output: MatchedOutput) -> Output:
 
 
 def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[MinibatchVisit, ...]:
-    """The calls of several minibatches; a group is a stage of the pipeline."""
+    """Return the order of calls for several minibatches; a group is a stage of the pipeline."""
     if minibatches == 1:
         return ()
     stages = [min((*visit.groups, *visit.gradients), default=-1) for visit in visits]

@@ -1,7 +1,7 @@
-"""The compile directory `tfcs_<checksum>`: whole or not there at all, reused when it is.
+"""The compile directory `tfcs_<checksum>`: written atomically, and reused by later compiles.
 
-`plan.json` of a compile also records the questions that it answers: a question is a model and its
-options before the compiler chose the number of replicas, or the parts of a batch that does not fit.
+`plan.json` also records which questions the compile answers. A question is a model with its options
+before the compiler chose the number of replicas, or the split of a batch that does not fit.
 """
 
 import errno
@@ -45,14 +45,15 @@ NO_ARRAYS: Arrays = {}
 
 
 def checksum_of(traced_ir: str, options: CompileOptions) -> str:
-    """The name of a compile: the traced IR, the options with the system's geometry, ourselves.
+    """Return the checksum of a compile, over the traced IR, the options with the system's geometry,
+    and the compiler itself.
 
-    The system's name and address do not count: equal systems share artifacts.
+    The system's name and address do not count, so equal systems share compiles.
     """
     plain = msgspec.to_builtins(options)
     plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
-    # Sorted, so that the order of the fields in the source does not count.
+    # Sorted, so that the order of the fields in the source does not matter.
     wanted = msgspec.json.encode(plain, order="sorted").decode()
     for part in (VERSION, _sources(), traced_ir, wanted):
         # With lengths: no two lists of texts give the same bytes.
@@ -60,23 +61,25 @@ def checksum_of(traced_ir: str, options: CompileOptions) -> str:
     return digest.hexdigest()[:CHECKSUM_DIGITS]
 
 
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # rename(2): something lies there
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # errors of rename(2) if the target exists
 _IDENTITY = ("name", "address", "mode")
 
 
-#: Rooms whose code decides what a compile leaves: the compiler's own and all that it imports.
+#: Packages whose code affects a compile: the compiler and everything that it imports.
 ROOMS = ("base", "cirh", "compiler", "executable", "kernels", "site")
 _SOURCES = (".py", ".html", ".css", ".js")  # the last three are the report's page
 
 
 @cache
 def _sources() -> str:
-    """Digest of this csrun's sources, beside VERSION: a checkout changes between versions, too."""
+    """Digest of this csrun's sources, in addition to VERSION, because a checkout changes between
+    versions.
+    """
     return digest_of_sources(SOURCE_FOLDER)
 
 
 def digest_of_sources(package: Path) -> str:
-    """Digest of the csrun packages that make an Executable: names and every byte."""
+    """Return the digest of the csrun packages that make an Executable, over names and contents."""
     digest = hashlib.sha256()
     for room in ROOMS:
         for source in sorted(package.joinpath(room).rglob("*")):
@@ -92,7 +95,9 @@ def path_of(root: Path, checksum: str) -> Path:
 
 
 def read(directory: Path) -> Executable | None:
-    """The compile that lies there; None without one, or when it is damaged or another version's."""
+    """Read an existing compile; None if there is none, or if it is damaged or of another version.
+    version.
+    """
     try:
         return load(directory)
     except UnreadableError:
@@ -100,7 +105,7 @@ def read(directory: Path) -> Executable | None:
 
 
 def is_foreign(directory: Path) -> bool:
-    """Return whether what lies there is another account's, or one's that others may write."""
+    """Return whether a directory belongs to another account, or is writable by one."""
     try:
         load(directory)
     except ForeignError:
@@ -111,25 +116,26 @@ def is_foreign(directory: Path) -> bool:
 
 
 def question_of(module: ModuleOp, options: CompileOptions) -> str:
-    """Return the key of a choice: the traced model before it, and how it is compiled."""
+    """Return the key of a choice: the traced model before it, and the compile options."""
     return questions_of(module, options)[0]
 
 
 def questions_of(module: ModuleOp, *each: CompileOptions) -> list[str]:
-    """Return the keys of several ways to compile a model, whose text is made once."""
+    """Return the keys of several ways to compile a model; the model is printed once."""
     text = print_module(module)
     return [checksum_of(text, options) for options in each]
 
 
 def is_compiled(question: str, root: Path) -> bool:
-    """Return whether a compile of a model lies there that left nothing to choose."""
+    """Return whether an existing compile of a model left nothing to choose."""
     return path_of(root, question).is_dir()
 
 
 def chosen_before(question: str, *roots: Path) -> Plan | None:
-    """The plan of a compile that answers the question; None where none lies in these folders.
+    """Return the plan of a compile that answers the question; None if there is none in these
+    folders.
 
-    Compilers of one version choose alike: to take it costs no pass.
+    Compilers of one version make the same choice, so reusing it saves the passes.
     """
     folders = (folder for root in roots for folder in sorted(root.glob("tfcs_*")))
     found = (read(each) for each in folders if is_in_plan(question, each))
@@ -140,13 +146,15 @@ def chosen_before(question: str, *roots: Path) -> Plan | None:
 def keep(
     root: Path, private: Path, checksum: str, files: Files, arrays: Arrays = NO_ARRAYS
 ) -> Executable:
-    """Write a compile, and have it where it can be taken from the next time.
+    """Write a compile where later runs can reuse it.
 
-    Where `root` belongs to others, or the file system says so, that is the `private` folder; a copy
-    is left in `root` for people all the same. What is returned is what was compiled, not what lies
-    there: tasks take it by its digest. arrays: contents of NumPy files.
+    If `root` belongs to another account, or is not writable, that is the `private` folder, with a
+    copy in `root` for the user. The returned Executable is the compiled one, not read back: tasks
+    load it by digest.
 
-    Raises: CsrunError when the file system refuses
+    arrays: contents of NumPy files.
+
+    Raises: CsrunError if a file cannot be written
     """
     directory, own = path_of(root, checksum), path_of(private, checksum)
     write(directory, files, arrays)
@@ -161,9 +169,9 @@ def keep(
 
 
 def write(directory: Path, files: Files, arrays: Arrays = NO_ARRAYS) -> None:
-    """Write all files of a compile, or find that another process has just done so.
+    """Write all files of a compile, unless another process has just done so.
 
-    Raises: CsrunError when the file system refuses
+    Raises: CsrunError if a file cannot be written
     """
     try:
         make_folder(directory.parent)
@@ -179,7 +187,7 @@ def write(directory: Path, files: Files, arrays: Arrays = NO_ARRAYS) -> None:
 
 @contextmanager
 def _temporary(directory: Path) -> Iterator[Path]:
-    """A locked folder next to `directory`; the lock says that its writer lives."""
+    """Create a temporary folder next to `directory`, locked while its writer lives."""
     while True:
         folder = make_temporary_folder(directory.parent, f".{directory.name}.")
         try:
@@ -190,7 +198,7 @@ def _temporary(directory: Path) -> Iterator[Path]:
             # The kernel releases it with the process: a folder that can be locked has no writer.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if not folder.exists():
-                continue  # swept between its making and its lock
+                continue  # swept before it was locked
             yield folder
             return
         finally:
@@ -200,7 +208,7 @@ def _temporary(directory: Path) -> Iterator[Path]:
 
 def _fill(temporary: Path, files: Files, arrays: Arrays) -> None:
     with open_folder(temporary, make=False) as place:
-        # mkdtemp makes it private; others may read a compile.
+        # mkdtemp makes it private; others may read a compile
         os.chmod(place, 0o755)
         for name, content in files.items():
             with open(create_new(place / name), "wb") as file:  # 0644, whatever the umask
@@ -211,18 +219,18 @@ def _fill(temporary: Path, files: Files, arrays: Arrays) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Remove what writers that were killed have left."""
+    """Delete temporary folders of killed writers."""
     for folder in root.glob(".tfcs_*.*"):
-        # Gone meanwhile, or its writer lives.
+        # deleted meanwhile, or its writer lives
         with suppress(OSError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _rename(temporary: Path, directory: Path) -> None:
-    """Put a compile in its place, unless a whole one is there, or another account's.
+    """Move a compile to its place, unless an intact one, or another account's, is there.
 
-    Without a lock: one on `root` could be held for ever by whoever may read it. What is damaged is
-    moved aside; should it be another compiler's whole one by then, ours is the same.
+    No lock is used: any account that may read `root` could hold it for ever. A damaged compile is
+    moved aside; if another compiler has replaced it meanwhile, the new one is equal.
     """
     while not is_foreign(directory) and read(directory) is None:
         try:
@@ -235,7 +243,7 @@ def _rename(temporary: Path, directory: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove what lies there; nobody finds half of it."""
+    """Delete a directory; it is renamed first, so that no reader sees a partial one."""
     aside = make_temporary_folder(directory.parent, f".{directory.name}.")
     try:
         with suppress(FileNotFoundError):  # another compiler has moved it

@@ -1,4 +1,4 @@
-"""Files of a compile directory that the last stages write: plan, program, machine code, reports."""
+"""Files of a compile directory written by the last stages: plan, program, machine code, reports."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from csrun.site.site import System
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program with its plan and layout. code: machine code of its kernels, if there is any."""
+    """A program with its plan and layout; code: machine code of its kernels, if any."""
 
     layout: Layout
     plan: Plan
@@ -29,7 +29,7 @@ class CompiledProgram:
 
     @property
     def form_of_kernels(self) -> str:
-        """Sentence on machine code: what it computes, or what it takes to have some."""
+        """Return a sentence on machine code: its share, or how to enable it."""
         if self.code is not None:
             manifest, how = self.code.manifest, ""
             if manifest.instructions is not None:
@@ -58,7 +58,8 @@ def compile_files(
 ) -> dict[str, str | bytes]:
     """Return the contents of the files, by name.
 
-    generated: kernels that the library does not have. arrays: names of the NumPy files beside them
+    generated: kernels that are not from the library.
+    arrays: names of additional NumPy files.
     """
     plan, program, code = compiled.plan, compiled.program, compiled.code
     kernels = _listing(compiled.layout)
@@ -91,7 +92,7 @@ def compile_files(
 
 
 def _listing(layout: Layout) -> str:
-    """The matched kernels, in program order."""
+    """Return a list of the matched kernels, in program order."""
     lines = []
     for function in layout.functions:
         lines.append(function.visit.function)

@@ -1,4 +1,4 @@
-"""Errors of the compiler that a user can act on."""
+"""Errors of the compiler that a user can fix."""
 
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation
@@ -13,10 +13,10 @@ class CompileError(UsageError):
 
 
 class TooLargeError(CompileError):
-    """A plan that the wafer cannot hold.
+    """The plan exceeds the wafer's memory.
 
-    fits: the most samples that would fit of what is computed at a time, 0 when none do. why: what
-    is needed and what there is, in a few words.
+    fits: maximum number of samples at a time that would fit, 0 if none does.
+    why: memory needed and available, in a few words.
     """
 
     def __init__(self, message: str, fits: int, why: str) -> None:
@@ -30,7 +30,9 @@ def short_name(operation: Operation) -> str:
 
 
 def refused(operation: Operation, message: str) -> CompileError:
-    """An operator that cannot be compiled, with the user's file and line where they are known."""
+    """Return the error about an operator that cannot be compiled, with the user's file and line if
+    known.
+    """
     match operation.location:
         case FileLineColLoc(filename=file, line=line):
             return CompileError(f"{file.data}:{line.data}: {message}")

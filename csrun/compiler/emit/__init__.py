@@ -1,1 +1,1 @@
-"""Source text of the program that a plan becomes."""
+"""Code generation: the text of a program from a plan."""

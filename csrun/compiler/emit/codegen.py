@@ -1,7 +1,7 @@
 """Code generation: a straight-line Python program over preallocated arrays.
 
-Every array is bound to a local variable once; a function a visit then calls NumPy on them and does
-nothing else. The update part is of `updates`.
+Every array is bound to a local variable once; each visit is a function that only calls NumPy on
+them. `updates` generates the update part.
 """
 
 import re
@@ -31,14 +31,14 @@ from csrun.executable import learning_rate as schedules
 from csrun.executable.update_factors import nesterov_factors, rectification
 from csrun.kernels import random
 '''
-#: What programs call of NumPy by its bare name, besides ufuncs.
+#: Names that programs import from NumPy, besides ufuncs.
 OTHERS = frozenset({"copyto", "dot", "inf"})
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 
 
 @dataclass(frozen=True)
 class GeneratedProgram:
-    """The text of a program, and its functions that may have machine code."""
+    """Text of a program, and its functions that may have machine code."""
 
     text: str
     kernels: KernelFunctions
@@ -53,9 +53,10 @@ def generate(
     marks: Sequence[str] = (),
     recorder: RecordingCode | None = None,
 ) -> GeneratedProgram:
-    """The program. marks: the layers that it tells of; none where it tells of nothing.
+    """Generate the program.
 
-    recorder: of the values that it records, if it does
+    marks: layers that it reports; none without layer marks.
+    recorder: recorder of its values, if it records.
     """
     shapes = {b.name: b.shape for b in buffers}
     for parameter in layout.parameters:
@@ -83,13 +84,15 @@ def generate(
 
 
 def numpy_names(text: str) -> set[str]:
-    """Names of NumPy's in a program."""
+    """Return the names that a program uses from NumPy."""
     words = set(re.findall(r"(?<![.\w])[a-z]\w*", text))
     return {word for word in words if word in OTHERS or is_ufunc(word)}
 
 
 def layers_in_turn(layout: Layout) -> tuple[str, ...]:
-    """The layers of all kernels, those without weights, too, in the order of their first."""
+    """Return the layers of all kernels, with and without weights, in the order of their first
+    kernels.
+    """
     return tuple(dict.fromkeys(kernel.layer for kernel in layout.kernels))
 
 

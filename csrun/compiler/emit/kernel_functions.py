@@ -23,15 +23,16 @@ from csrun.executable.kernel_code import KernelFiles
 from csrun.executable.kernel_signature import KernelArray, KernelSignature, ProductSignature
 from csrun.executable.products import tile_of
 
-SHARED = "kernel"  # the name under which codes are compared
+SHARED = "kernel"  # common name under which code texts are compared
 
 
 @dataclass(frozen=True)
 class _FunctionForm:
-    """A function, the label of a kernel that it computes, and its machine code.
+    """A function, the label of one of its kernels, and its machine code.
 
-    source: text that the code is commented with. rows: of a loop; None where they are of any
-    number. product: of a product, whose code all of them share.
+    source: text of the comment in the code.
+    rows: number of rows of a loop; None for any number.
+    product: matrix product, if it is one; products share their code.
     """
 
     function: ProgramFunction
@@ -43,15 +44,15 @@ class _FunctionForm:
 
 
 class KernelFunctions:
-    """The functions of a program, by name; a kernel without one has its lines in the visit."""
+    """Functions of a program, by name; a kernel without one is emitted inline."""
 
     def __init__(self, kernels: Iterable[Kernel], updates: Iterable[KernelLoop] = ()) -> None:
         self._of: dict[int, _FunctionForm] = {}
         self._forms: dict[str, _FunctionForm] = {}
-        self._flops: Counter[str] = Counter()  # by function; those of others by no name
+        self._flops: Counter[str] = Counter()  # code text by function, with a neutral name
         for kernel in kernels:
             name = ""
-            if isinstance(kernel, LoopKernel):  # whose own lines call its function
+            if isinstance(kernel, LoopKernel):  # kernels whose inline lines call its function
                 name = self._add(_form_of_loop(kernel.loop)).function.name
             elif (form := _form_of(kernel)) is not None:
                 self._of[id(kernel)] = self._add(form)
@@ -64,17 +65,17 @@ class KernelFunctions:
         return len(self._forms)
 
     def lines(self) -> list[str]:
-        """Their text."""
+        """Return the text of the functions."""
         return [line for each in self._forms.values() for line in (*each.function.lines(), "", "")]
 
     def prepare(self, kernel: Kernel, name: Name) -> list[str]:
-        """Lines that bind a kernel's arrays."""
+        """Return the lines that bind a kernel's arrays."""
         form = self._of.get(id(kernel))
         own = kernel.prepare(name) if form is None else form.function.prepare(form.label, name)
         return [CHECKS, *own] if kernel.check(name) else own
 
     def emit(self, kernel: Kernel, name: Name) -> list[str]:
-        """Lines of a kernel in a visit."""
+        """Return the lines of a kernel in a visit."""
         form = self._of.get(id(kernel))
         own = kernel.emit(name) if form is None else form.function.emit(form.label, name)
         return [*kernel.check(name), *own]
@@ -82,10 +83,11 @@ class KernelFunctions:
     def kernel_files(self, products: Products = "own") -> KernelFiles | None:
         """The machine code of those that have such a form; None where none has.
 
-        products: those of the program, as in its plan; BLAS's have no machine code
+        products: kind of the program's products, as in its plan; those of BLAS have no machine
+            code.
         """
         signatures, texts = {}, {}
-        owners: dict[str, str] = {}  # of code that several functions have in common
+        owners: dict[str, str] = {}  # functions that share equal code
         of_products = {
             name: _product_signature(form.function, form.product, products)
             for name, form in self._forms.items()
@@ -113,7 +115,7 @@ class KernelFunctions:
 
     @property
     def _format_of_words(self) -> HalfFormat | None:
-        """The 16-bit format of the operands that products read as words, if any does."""
+        """Return the 16-bit format of operands that matrix products read as words, if any."""
         products = (form.product for form in self._forms.values() if form.product is not None)
         return next((product.half for product in products if product.half is not None), None)
 
@@ -158,14 +160,14 @@ def _form_of_loop(loop: KernelLoop) -> _FunctionForm:
 
 
 def _is_product(kernel: Kernel) -> bool:
-    """Return whether a kernel is a product; with a copy before it, it is two things."""
+    """Return whether a kernel is a plain matrix product, without a copy before it."""
     if isinstance(kernel, AddedProduct):
         return kernel.before == kernel.out
     return isinstance(kernel, Product)
 
 
 def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSignature:
-    """The machine code of a function, under the name of its owner, and its arguments."""
+    """Return the signature of a function, with the name of the function that owns its code."""
     function = form.function
     is_loop = isinstance(function, KernelFunction)
     return KernelSignature(
@@ -193,7 +195,7 @@ def _product_signature(
 
 
 def _array(function: ProgramFunction, array: Array) -> KernelArray:
-    if array not in function.arrays:  # but the same under another shape
+    if array not in function.arrays:  # but the same code for another shape
         is_same = attrgetter("name", "offset", "dtype")
         array = next(own for own in function.arrays if is_same(own) == is_same(array))
     is_input = array in function.inputs

@@ -25,7 +25,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class _Placeholders:
-    """Names of arrays that are no words of a text, numbered as they are asked for."""
+    """Placeholder names of arrays that cannot occur in the text, numbered in order of use."""
 
     def __init__(self) -> None:
         self.arrays: dict[Array, str] = {}
@@ -36,7 +36,7 @@ class _Placeholders:
 
 @dataclass(frozen=True)
 class LinesFunction(ProgramFunction):
-    """A function with the lines of a kernel, over arrays of its own names."""
+    """A function with the lines of a kernel, over arrays with local names."""
 
     stem: str
     kernel: Kernel
@@ -47,7 +47,7 @@ class LinesFunction(ProgramFunction):
 
     @classmethod
     def of(cls, stem: str, kernel: Kernel) -> Self | None:
-        """The function of a kernel; None where an input of the batch is needed to bind it."""
+        """Return the function of a kernel; None if its binding needs an input of the batch."""
         name = _Placeholders()
         prepared = _words(kernel.prepare(name))
         if any(array.name.startswith(INPUT) for array in name.arrays):

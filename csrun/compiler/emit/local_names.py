@@ -1,4 +1,4 @@
-"""The local variables of a program, and the NumPy expressions of views."""
+"""Local variables of a program, and the NumPy expressions of views."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -12,7 +12,7 @@ from csrun.executable import InputSpec
 
 
 class Names:
-    """The local variables of a program: one a view, each bound before it is used."""
+    """Local variables of a program: one per view, each bound before its use."""
 
     def __init__(self, shapes: Mapping[str, Shape], inputs: Sequence[InputSpec]) -> None:
         self._shapes = shapes
@@ -24,7 +24,7 @@ class Names:
         self.viewed_inputs: dict[str, str] = {}
 
     def of(self, array: Array) -> str:
-        """The variable of a view."""
+        """Return the variable of a view."""
         if array not in self._variables:
             self._variables[array] = self._bind(array)
         return self._variables[array]
@@ -66,7 +66,7 @@ def _stem(array: Array, name: str, shape: Shape) -> str:
 
 
 def expression(array: Array, base: str, shape: Shape) -> str:
-    """NumPy's text for a view of the contiguous array `base` of this shape."""
+    """Return NumPy's expression for a view of the contiguous array `base` of this shape."""
     if not prod(array.shape):
         return f"np.ravel({base})[:0].reshape({array.shape})"
     repeated = {d for d, stride in enumerate(array.strides) if not stride and array.shape[d] > 1}
@@ -80,9 +80,9 @@ def expression(array: Array, base: str, shape: Shape) -> str:
 
 
 def _part(array: Array, base: str, shape: Shape) -> str | None:
-    """A reshape of the whole, slices of it, and its axes in another order; None where none give it.
+    """Return a reshape, slices and a transpose that give the view; None if there are none.
 
-    An axis of the reshaped whole has as many elements as go into the next longer stride.
+    An axis of the reshaped base has as many elements as fit into the next longer stride.
     """
     order = sorted(range(len(array.shape)), key=lambda d: (-array.strides[d], d))
     strides = [array.strides[d] for d in order]
@@ -103,7 +103,7 @@ def _part(array: Array, base: str, shape: Shape) -> str | None:
     if len(whole) > len(order):
         cuts[-1] = str(starts[-1])
     if not order:
-        cuts.append("...")  # an index alone would give a number, and no view
+        cuts.append("...")  # a plain index would give a number instead of a view
     if set(cuts) != {":"}:
         text += f"[{', '.join(cuts)}]"
     dims = tuple(order.index(d) for d in range(len(order)))

@@ -1,4 +1,4 @@
-"""Lines of a program that record values: `record(step, 12, fc_0_mm)` after the kernel of number 12.
+"""Lines of a program that record values: `record(step, 12, fc_0_mm)` after the kernel of value 12.
 
 Inputs and weights are recorded before the first kernel that reads them.
 """
@@ -13,7 +13,7 @@ RECORD = "record = runtime.record"
 
 
 class RecordingCode:
-    """The lines, and the values that they record; written: by the id of a kernel."""
+    """Recording lines, and the values that they record; written: by the id of a kernel."""
 
     def __init__(self, written: Mapping[int, tuple[WrittenValue, ...]]) -> None:
         self._written = written
@@ -22,11 +22,11 @@ class RecordingCode:
 
     @property
     def values(self) -> tuple[RecordedValue, ...]:
-        """Values that are recorded, by number."""
+        """Recorded values, by number."""
         return tuple(self._values)
 
     def before(self, kernel: Kernel, name: Name) -> list[str]:
-        """Lines in front of a kernel's."""
+        """Return the lines before a kernel's."""
         lines = []
         for each in read_values(kernel):
             if each.array.name not in self._read:
@@ -35,7 +35,7 @@ class RecordingCode:
         return lines
 
     def after(self, kernel: Kernel, name: Name) -> list[str]:
-        """Lines behind a kernel's."""
+        """Return the lines after a kernel's."""
         return [self._line(each, name) for each in self._written.get(id(kernel), ())]
 
     def _line(self, each: WrittenValue, name: Name) -> str:

@@ -1,8 +1,8 @@
-"""The update part of a program: a function a group, over ranges of the store's flat regions.
+"""Update part of a program: one function per group, over ranges of the store's flat regions.
 
-Consecutive parameters with one optimizer are one range, whose loops are those of the optimizer's
-formulas. Updates are elementwise, so that no range changes a bit. Those of a large group are two
-functions, of as many elements each, which may run at once.
+Consecutive parameters with the same optimizer form a range, updated by one loop of the optimizer's
+formulas. Updates are elementwise, so ranges do not affect the bits. A large group has two functions
+with an equal number of elements each, which may run concurrently.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,15 +22,16 @@ from csrun.compiler.plan.store_layout import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 HALVES = "front", "back"
-FINISH = "finish"  # the second loop of an optimizer of whole tensors
-HALVED_FROM = 4 * flat.TILE_ELEMENTS  # of a group; fewer are updated before a thread is awake
+FINISH = "finish"  # second loop of an optimizer with per-tensor norms
+# elements of a group; smaller ones are updated before a thread wakes up
+HALVED_FROM = 4 * flat.TILE_ELEMENTS
 
 
 @dataclass(frozen=True)
 class ProgramUpdates:
     """Updates of a program: parameters by optimizers, states by their next values.
 
-    A state's is where others have their gradients. Gradients that may be scaled are measured.
+    The next value of a state is in place of a gradient. Gradients that may be scaled are measured.
     """
 
     optimizers: Mapping[str, Optimizer]
@@ -51,9 +52,9 @@ class ProgramUpdates:
 
 @dataclass(frozen=True)
 class ElementRange:
-    """Elements start..stop of a group's flat arrays, updated alike.
+    """Elements start..stop of a group's flat arrays with the same update.
 
-    is_tensor: they are those of a tensor, whose norms are taken.
+    is_tensor: they are those of one tensor, whose norms are needed.
     """
 
     start: int
@@ -63,7 +64,9 @@ class ElementRange:
 
 
 def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
-    """The update part. Groups have their tiles of scratch in common; two halves have their own."""
+    """Generate the update part. Groups share tiles of scratch; concurrent halves have separate
+    ones.
+    """
     lines: list[str] = []
     names, squares, halved = [], [], []
     parameters: dict[str, list[Parameter]] = {}
@@ -100,7 +103,7 @@ def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
 
 
 def _scratch(halves: Sequence["_Half"], dtype: str) -> Iterator[str]:
-    """Lines that make the tiles which the first halves have in common, and the second ones."""
+    """Lines that create the scratch tiles of first halves, and of second ones."""
     for number in {half.number: None for half in halves if half.ranges}:
         tiles = [each.scratch for h in halves if h.number == number for each in h.ranges]
         shape = max(map(len, tiles)), max(map(max, tiles))
@@ -108,7 +111,7 @@ def _scratch(halves: Sequence["_Half"], dtype: str) -> Iterator[str]:
 
 
 def _next_values(group: Group, states: Sequence[Parameter], form: UpdateForm) -> list[str]:
-    """Lines that give states their next values."""
+    """Lines that copy the next values of states."""
     lines = []
     for p in states:
         start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
@@ -119,7 +122,7 @@ def _next_values(group: Group, states: Sequence[Parameter], form: UpdateForm) ->
 
 
 def _gradients(group: Group, parameters: Sequence[Parameter]) -> str:
-    """Each parameter's, without what only fills up its place."""
+    """Return each parameter's gradients, without padding elements."""
     found = []
     for p in parameters:
         start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
@@ -151,7 +154,7 @@ def _ranges(
 def _group_functions(
     group: Group, parameters: Sequence[Parameter], updates: ProgramUpdates
 ) -> list["_Half"]:
-    """A group's function, or both."""
+    """Generate a group's function, or both halves."""
     ranges = _ranges(group, parameters, updates)
     states = [p for p in parameters if p.name in updates.states]
     next_values = _next_values(group, states, updates.form)
@@ -175,9 +178,9 @@ def _group_functions(
 def _halves(
     ranges: Sequence[ElementRange], elements: int
 ) -> tuple[list[ElementRange], list[ElementRange]]:
-    """The ranges up to the middle, where a tile ends, and those after it.
+    """Split the ranges at the middle, at the end of a tile.
 
-    A tensor whose norms are taken is in the half which it begins in.
+    A tensor whose norms are needed belongs to the half in which it begins.
     """
     front: list[ElementRange] = []
     back: list[ElementRange] = []
@@ -198,7 +201,7 @@ def _halves(
 
 @dataclass(frozen=True)
 class _Half:
-    """A function that updates a group, or the first or second half of it.
+    """A function that updates a group, or its first or second half.
 
     first: lines before all ranges.
     """
@@ -209,14 +212,14 @@ class _Half:
     first: Sequence[str]
 
     def text(self) -> list[str]:
-        """Text of its bindings, and the function."""
+        """Text of its bindings, and of the function."""
         bindings = [line for each in self.ranges for line in each.bindings()]
         body = [*self.first, *(line for each in self.ranges for line in each.lines())]
         return ["", *bindings, f"def {self.name}(step):", *_indented(body or ["pass"])]
 
 
 def _at(rate: Schedule | StepNumber) -> str:
-    """A function of the step."""
+    """Return the text that evaluates a function at the step."""
     if isinstance(rate, StepNumber):
         return f'step_number(v["numbers"], {rate.index})'
     return f"schedules.{rate!r}.at"
@@ -228,7 +231,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _RangeUpdate:
-    """The text of a range's update: number `number` of a group's, in one of its halves."""
+    """Text of a range's update, number `number` of a group's, in one of its halves."""
 
     group: int
     number: int
@@ -239,12 +242,12 @@ class _RangeUpdate:
 
     @property
     def scratch(self) -> list[int]:
-        """Elements of each tile; the loop that has most needs all of them."""
+        """Return the elements of each tile, enough for the loop that needs most."""
         most = max(len(loop.text.own) for loop in self._loops)
         return [min(flat.TILE_ELEMENTS, self.part.stop - self.part.start)] * most
 
     def bindings(self) -> list[str]:
-        """Lines bound once: arrays, tiles, loops, the schedule, the sums of whole tensors."""
+        """Return the lines that run once: arrays, tiles, loops, the schedule, sums over tensors."""
         optimizer, own = self.part.optimizer, self._own
         place = f'/{self.group}"][{self.part.start}:{self.part.stop}]'
         lines = [f'{region}_{own} = v["{region}{place}' for region in self.loops.arrays]
@@ -266,7 +269,7 @@ class _RangeUpdate:
         return lines
 
     def lines(self) -> list[str]:
-        """Lines run in each step."""
+        """Return the lines that run in each step."""
         optimizer, own = self.part.optimizer, self._own
         lines = [f"learning_rate = rate_{own}(step.index)"]
         if isinstance(optimizer.weight_decay, StepNumber):
@@ -298,11 +301,11 @@ class _RangeUpdate:
         return self.loops.all
 
     def _variable(self, which: str) -> str:
-        """The variable of a bound loop."""
+        """Return the variable of a bound loop."""
         return "_".join(filter(None, ("run", which, self._own)))
 
     def _name(self, array: Array) -> str:
-        """The variable of a region's range, or of a tile of scratch."""
+        """Return the variable of a region's range, or of a scratch tile."""
         return f"{array.name.rpartition('/')[2]}_{self._own}"
 
     def _binding(self, loop: KernelLoop, which: str) -> str:

@@ -1,6 +1,6 @@
-"""The loops of updates: an optimizer's formulas over flat arrays, in the form that a run has.
+"""Loops of updates: an optimizer's formulas over flat arrays, specialized for a run.
 
-A step whose gradients are not scaled, or whose weights do not decay, has a loop without it.
+A step whose gradients are not scaled, or whose weights do not decay, uses a loop without it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.optimizers import Optimizer, PerTensor
 from csrun.executable import StepNumber
 
-CLIP, OWN_CLIP = "step.clip", "clip"  # factors of all gradients, and of a parameter's own
+CLIP, OWN_CLIP = "step.clip", "clip"  # factors of all gradients, and of one parameter's
 DECAYS = "weight_decay"
 _WORDS = {f"{CLIP} != 1": "clipped", f"{OWN_CLIP} != 1": "clipped", DECAYS: "decayed"}
 WORDS = "words"  # the weights as the wafer reads them
@@ -23,24 +23,25 @@ WORDS = "words"  # the weights as the wafer reads them
 
 @dataclass(frozen=True)
 class Branch:
-    """The loop of those steps in which all of the conditions hold, and none of those before it."""
+    """Loop for the steps in which all of its conditions hold, and no earlier branch's."""
 
     conditions: tuple[str, ...]
     loop: KernelLoop
 
     @property
     def name(self) -> str:
-        """A name among the branches of an optimizer."""
+        """Return a name that is unique among the branches of an optimizer."""
         return "_".join(_WORDS[condition] for condition in self.conditions)
 
 
 @dataclass(frozen=True)
 class UpdateForm:
-    """Form of the arrays of updates.
+    """Types of the arrays of updates.
 
-    dtype: of weights, slots and gradients. is_measured: a step may scale gradients by their global
-    norm. clipping: their limits. half: the format of the words that the weights are written as,
-    too, and that gradients are with `reads_words`.
+    dtype: of weights, slots and gradients.
+    is_measured: a step may scale gradients by their global norm.
+    clipping: limits of gradients.
+    half: format of the words of the weights, and with `reads_words` also of the gradients.
     """
 
     dtype: str
@@ -50,14 +51,14 @@ class UpdateForm:
     reads_words: bool = False
 
     def arrays(self, optimizer: Optimizer) -> dict[str, str]:
-        """The flat regions of an optimizer's updates, with their types."""
+        """Return the flat regions of an optimizer's updates, with their types."""
         found = dict.fromkeys(("weights", "gradients", *optimizer.slots), self.dtype)
         if self.reads_words:
             found["gradients"] = WORD
         return found if self.half is None else {**found, WORDS: WORD}
 
     def over(self, formula: Formula) -> Formula:
-        """The formula from gradients that may be words, to weights that are words, too."""
+        """Wrap the formula so that it reads gradients, and writes weights, as words if needed."""
         half = self.half
         if half is None:
             return formula
@@ -74,13 +75,13 @@ class UpdateForm:
 
     @property
     def clip(self) -> str | None:
-        """The text of the factor that may scale gradients."""
+        """Text of the factor that scales gradients."""
         if self.clipping.clip_each is not None:
             return OWN_CLIP
         return CLIP if self.is_measured else None
 
     def scaled(self, optimizer: Optimizer, is_clipped: bool) -> Formula:
-        """The update by gradients that are scaled, and clipped by value."""
+        """Wrap the update so that gradients are scaled, and clipped by value."""
         most = self.clipping.clip_value
         scales: list[Number] = [self.clip] if is_clipped and self.clip else []
         signs: list[Number] = [-1.0] if optimizer.maximize else []
@@ -101,18 +102,19 @@ class UpdateForm:
 
     @property
     def squared(self) -> str:
-        """Argument of the function that adds up squares of gradients, for words."""
+        """Return the argument of the function that sums squares of gradients, for words."""
         half = self.half if self.reads_words else None
         return "" if half is None else f", ({half.mantissa_bits}, {half.bias})"
 
 
 @dataclass(frozen=True)
 class UpdateLoops:
-    """The loops of an optimizer, whatever the length of a range.
+    """Loops of an optimizer, for ranges of any length.
 
-    arrays: the flat regions that it works on, with their types. branches: from the one with most
-    conditions to that with none; what a step does not need, it does not compute. finish: of its
-    second pass.
+    arrays: flat regions that it uses, with their types.
+    branches: from the one with most conditions to the one without; a step computes only what it
+        needs.
+    finish: loops of its second pass.
     """
 
     arrays: Mapping[str, str]
@@ -121,7 +123,7 @@ class UpdateLoops:
 
     @classmethod
     def of(cls, optimizer: Optimizer, form: "UpdateForm") -> "UpdateLoops":
-        """The loops over arrays in this form."""
+        """Return the loops over arrays of these types."""
         arrays = form.arrays(optimizer)
         stem = type(optimizer).__name__.lower()
         decays = (True, False) if isinstance(optimizer.weight_decay, StepNumber) else (None,)
@@ -140,6 +142,6 @@ class UpdateLoops:
 
     @property
     def all(self) -> list[KernelLoop]:
-        """All of them."""
+        """All loops."""
         finish = [] if self.finish is None else [self.finish]
         return [*(branch.loop for branch in self.branches), *finish]

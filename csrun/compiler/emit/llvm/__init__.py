@@ -1,1 +1,1 @@
-"""Machine code of LAIR kernels, as text of LLVM IR."""
+"""Machine code of LAIR kernels, as LLVM IR text."""

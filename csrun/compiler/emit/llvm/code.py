@@ -1,7 +1,7 @@
-"""Text of LLVM IR: the instructions of a function, over vectors of 16 lanes or single numbers.
+"""Writer of LLVM IR text: instructions of a function, over vectors of 16 lanes or single numbers.
 
-Nothing is allowed to be computed in another way than it stands here: no instruction has a fast-math
-flag, and the lanes of a vector do not depend on the registers of a host.
+LLVM must not change how a value is computed: no instruction has a fast-math flag, and the number of
+lanes does not depend on the host's registers.
 """
 
 import struct
@@ -23,12 +23,12 @@ _TYPES = {
 }
 _SUFFIXES = {"float": "f32", "double": "f64"}
 FLOATS = ("float32", "float64")
-#: Integers of a float's size.
+#: Integer type of a float's size.
 BITS_OF = {"float32": "int32", "float64": "int64"}
 
 
 class NoMachineCodeError(Exception):
-    """Something in a kernel has no machine-code form; the NumPy form is used."""
+    """Part of a kernel has no machine-code form; the NumPy form is used."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Kind:
         return self.dtype in FLOATS
 
     def of(self, dtype: str) -> "Kind":
-        """As many lanes of another type."""
+        """Return a type with as many lanes of another element type."""
         return Kind(dtype, self.lanes)
 
 
 @dataclass(frozen=True)
 class LaneValue:
-    """An operand of instructions: a variable or a constant."""
+    """Operand of an instruction: a variable or a constant."""
 
     text: str
     kind: Kind
@@ -77,7 +77,7 @@ class LaneValue:
 
 @dataclass(frozen=True)
 class FirstLanes(LaneValue):
-    """The mask of the first lanes, of which the number is known when the code is written."""
+    """Mask of the first lanes, whose number is known at code generation."""
 
     count: int
 
@@ -86,19 +86,20 @@ INDEX = Kind("int64")
 
 
 def index(number: int) -> LaneValue:
-    """A constant that counts rows, or elements."""
+    """Return a constant that counts rows or elements."""
     return LaneValue(str(number), INDEX)
 
 
 def stored_size(dtype: str) -> int:
-    """Bytes of an element in memory."""
+    """Return the size of an element in memory, in bytes."""
     return {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4}.get(dtype, 8)
 
 
 class Code:
-    """Instructions, in order. Counters of loops and sums are in slots, which LLVM makes registers.
+    """Instructions, in order. Loop counters and sums are in slots, which LLVM promotes to
+    registers.
 
-    declared: intrinsics that it calls, each with its declaration.
+    declared: declarations of the intrinsics it calls.
     """
 
     def __init__(self) -> None:
@@ -112,7 +113,7 @@ class Code:
         return f"{stem}{self._count}"
 
     def make(self, kind: Kind, text: str) -> LaneValue:
-        """A variable with the result of an instruction."""
+        """Return a variable with the result of an instruction."""
         name = self.new_name("%v")
         self.lines.append(f"  {name} = {text}")
         return LaneValue(name, kind)
@@ -123,14 +124,14 @@ class Code:
     # Numbers.
 
     def constant(self, number: float, kind: Kind) -> LaneValue:
-        """A number, in all lanes."""
+        """Return a number, in all lanes."""
         text = _literal(number, kind)
         if kind.lanes > 1:
             text = f"splat ({kind.element} {text})"
         return LaneValue(text, kind)
 
     def splat(self, value: LaneValue, lanes: int) -> LaneValue:
-        """A number in all lanes."""
+        """Broadcast a number to all lanes."""
         if lanes == value.kind.lanes:
             return value
         kind = Kind(value.kind.dtype, lanes)
@@ -139,13 +140,13 @@ class Code:
         return self.make(kind, f"shufflevector {first}, {kind.ir} poison, {zeros}")
 
     def lane_numbers(self, dtype: str = "int64") -> LaneValue:
-        """0, 1 ... in the lanes."""
+        """Return 0, 1 ... in the lanes."""
         kind = Kind(dtype, LANES)
         numbers = ", ".join(f"{kind.element} {n}" for n in range(LANES))
         return LaneValue(f"<{numbers}>", kind)
 
     def first_lanes(self, count: int, lanes: int = LANES) -> FirstLanes:
-        """The mask of so many of the lanes."""
+        """Return the mask of the first `count` lanes."""
         kind = Kind("bool", lanes)
         bits = ", ".join(f"{kind.element} {int(n < count)}" for n in range(lanes))
         return FirstLanes(f"<{bits}>", kind, count)
@@ -164,16 +165,16 @@ class Code:
         return self.make(kind, f"shufflevector {x}, {y}, <{len(places)} x i32> <{numbers}>")
 
     def op(self, name: str, x: LaneValue, y: LaneValue) -> LaneValue:
-        """An instruction of two operands of one type."""
+        """Emit an instruction with two operands of one type."""
         return self.make(x.kind, f"{name} {x}, {y.text}")
 
     def compare(self, how: str, x: LaneValue, y: LaneValue) -> LaneValue:
-        """A comparison; `how` is fcmp's or icmp's."""
+        """Emit a comparison; `how` is a predicate of fcmp or icmp."""
         name = "fcmp" if x.kind.is_float else "icmp"
         return self.make(x.kind.of("bool"), f"{name} {how} {x}, {y.text}")
 
     def any_lane(self, mask: LaneValue) -> LaneValue:
-        """Whether a mask is true anywhere."""
+        """Return whether a mask is true in any lane."""
         if mask.kind.lanes == 1:
             return mask
         return self.call_typed(f"llvm.vector.reduce.or.{mask.kind.suffix}", Kind("bool"), [mask])
@@ -182,12 +183,12 @@ class Code:
         return self.make(x.kind, f"select {condition}, {x}, {y}")
 
     def convert(self, how: str, x: LaneValue, dtype: str) -> LaneValue:
-        """An instruction that converts, such as sitofp."""
+        """Emit a conversion instruction, such as sitofp."""
         kind = x.kind.of(dtype)
         return self.make(kind, f"{how} {x} to {kind.ir}")
 
     def call(self, intrinsic: str, *args: LaneValue) -> LaneValue:
-        """An intrinsic of one type."""
+        """Call an intrinsic of one type."""
         kind = args[0].kind
         return self.call_typed(f"llvm.{intrinsic}.{kind.suffix}", kind, args)
 
@@ -204,14 +205,14 @@ class Code:
     # Memory.
 
     def offset(self, pointer: str, dtype: str, elements: LaneValue) -> str:
-        """The address of an element."""
+        """Return the address of an element."""
         if elements.text == "0":
             return pointer
         stored = _stored(dtype)
         return self.make(INDEX, f"getelementptr {stored}, ptr {pointer}, {elements}").text
 
     def load(self, pointer: str, kind: Kind, mask: LaneValue | None = None) -> LaneValue:
-        """Consecutive elements; where the mask is false 0."""
+        """Load consecutive elements; 0 where the mask is false."""
         stored = kind.of("int8") if kind.dtype == "bool" else kind
         align = stored_size(kind.dtype)
         if mask is None:
@@ -224,9 +225,9 @@ class Code:
         return self._loaded(found, kind)
 
     def prefetch(self, pointer: str, writes: bool = False) -> None:
-        """Have a line of memory near soon, if it may be touched: to write it in the first cache.
+        """Prefetch a cache line, if the address may be accessed: for writing to the L1 cache.
 
-        What is read later goes to the second one, where it does not displace what is read now.
+        For reading it goes to the L2 cache, where it does not evict data in use.
         """
         name = "llvm.prefetch.p0"
         self._declare(name, f"void @{name}(ptr, i32, i32, i32)")
@@ -234,7 +235,7 @@ class Code:
         self.lines.append(f"  call void @{name}(ptr {pointer}, {kind}, i32 1)")
 
     def gather(self, pointer: str, kind: Kind, stride: int, mask: LaneValue | None) -> LaneValue:
-        """Elements that are not consecutive."""
+        """Load elements that are not consecutive."""
         return self._gathered(self._addresses(pointer, kind, stride), kind, mask)
 
     def _gathered(self, addresses: str, kind: Kind, mask: LaneValue | None) -> LaneValue:
@@ -259,7 +260,7 @@ class Code:
         return self._gathered(f"<{kind.lanes} x ptr> {found}", kind, mask)
 
     def store(self, value: LaneValue, pointer: str, mask: LaneValue | None = None) -> None:
-        """Consecutive elements, where the mask is true."""
+        """Store consecutive elements, where the mask is true."""
         value = self._stored_value(value)
         align = stored_size(value.kind.dtype)
         if mask is None:
@@ -273,7 +274,7 @@ class Code:
         self.lines.append(f"  call void @{name}({value}, ptr {pointer}, i32 {align}, {mask})")
 
     def _store_first(self, value: LaneValue, pointer: str, count: int) -> None:
-        """Lanes in pieces of 2 ** n: some CPUs take ten times as long for a store with a mask."""
+        """Store lanes in pieces of 2 ** n: a masked store takes ten times as long on some CPUs."""
         done = 0
         while done < count:
             size = 1 << ((count - done).bit_length() - 1)
@@ -286,7 +287,7 @@ class Code:
             done += size
 
     def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:
-        """Elements that are not consecutive."""
+        """Store elements that are not consecutive."""
         value = self._stored_value(value)
         addresses = self._addresses(pointer, value.kind, stride)
         mask = mask or self.constant(1, Kind("bool", LANES))
@@ -296,7 +297,7 @@ class Code:
         self.lines.append(f"  call void @{name}({value}, {addresses}, i32 {align}, {mask})")
 
     def _addresses(self, pointer: str, kind: Kind, stride: int) -> str:
-        """Addresses of one element in each lane."""
+        """Return the address of one element per lane."""
         numbers = ", ".join(f"i64 {n * stride}" for n in range(LANES))
         stored = _stored(kind.dtype)
         found = self.make(
@@ -318,7 +319,7 @@ class Code:
     # Control flow.
 
     def slot(self, first: LaneValue) -> str:
-        """A variable that changes."""
+        """Return a mutable variable."""
         name = self.new_name("%slot")
         self.entry.append(f"  {name} = alloca {first.kind.ir}")
         self.set(name, first)
@@ -332,7 +333,7 @@ class Code:
 
     @contextmanager
     def loop(self, first: LaneValue, last: LaneValue, step: int = 1) -> Iterator[LaneValue]:
-        """Numbers from `first` on, each `step` after the other, below `last`."""
+        """Loop over numbers from `first` on, in steps of `step`, below `last`."""
         head, body, end = (self.new_name(stem) for stem in ("head", "body", "end"))
         counter = self.slot(first)
         self._branch(head)
@@ -348,7 +349,7 @@ class Code:
 
     @contextmanager
     def when(self, condition: LaneValue) -> Iterator[None]:
-        """Instructions that are run where a condition holds."""
+        """Context manager of instructions that run if a condition holds."""
         then, end = self.new_name("then"), self.new_name("end")
         self.lines.append(f"  br {condition}, label %{then}, label %{end}")
         self._label(then)
@@ -379,8 +380,8 @@ def _literal(number: float, kind: Kind) -> str:
 
 
 def _in_float32(number: float) -> float:
-    """A number that Python would refuse to pack, as NumPy rounds it."""
-    most = 3.4028235677973366e38  # the middle between the largest float32 and the next power of 2
+    """Round a number to float32 as NumPy does, where Python's struct would refuse it."""
+    most = 3.4028235677973366e38  # midpoint between the largest float32 and the next power of 2
     if abs(number) < most or number != number:
         return number
     return float("inf") if number > 0 else float("-inf")

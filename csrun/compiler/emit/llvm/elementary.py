@@ -13,7 +13,7 @@ from csrun.compiler.emit.llvm.sine import Sine
 from csrun.kernels.special import TANH_COEFFICIENTS
 
 _LOG2_E = 1.44269504088896341
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has zeros at its end
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has trailing zeros
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
 _LOG = (
     7.0376836292e-2,
@@ -26,11 +26,11 @@ _LOG = (
     -2.4999993993e-1,
     3.3333331174e-1,
 )
-_ROUNDER = 12582912.0  # 1.5 * 2**23: what is added to it loses its fraction
+_ROUNDER = 12582912.0  # 1.5 * 2**23: adding it rounds a number to an integer
 
 
 class Float32(LaneMath):
-    """Functions of values of one kind."""
+    """Functions of values of one type."""
 
     def __init__(self, code: Code, kind: Kind) -> None:
         if kind.dtype != "float32":
@@ -42,8 +42,8 @@ class Float32(LaneMath):
         code, one = self.code, self.number(1.0)
         biased, r = self._reduced(self.at_most(self.at_least(x, -104.0), 89.0), 2 * 127)
         p = self.fma(self.fma(self.polynomial(r, _EXP), r, one), r, one)
-        # 2 ** n as a product of two: n from -150 to 128 is more than an exponent holds. Each half
-        # of n + 2 * 127 has the exponent's bias; what is above its bits is shifted out.
+        # 2 ** n as a product of two: n from -150 to 128 exceeds the range of an exponent. Each half
+        # of n + 2 * 127 includes the exponent's bias; higher bits are shifted out.
         half = code.op("lshr", biased, self.integer(1))
         for exponent in (half, code.op("sub", biased, half)):
             power = code.op("shl", exponent, self.integer(23))
@@ -59,17 +59,17 @@ class Float32(LaneMath):
         less = code.op("fsub", power, self.number(0.5))
         half = self.fma(power, self._of_reduced(r), less)
         found = code.op("fadd", half, half)
-        # A number of which the square is nothing, -0.0 too, is its own result.
+        # A number whose square underflows, also -0.0, is its own result.
         is_tiny = code.compare("olt", code.call("fabs", x), self.number(2.0**-25))
         return code.select(is_tiny, x, found)
 
     def log(self, x: LaneValue) -> LaneValue:
-        """Natural logarithm: 1 ulp; -infinity of 0, NaN of what is negative."""
+        """Natural logarithm: 1 ulp; -infinity for 0, NaN for negative numbers."""
         code = self.code
         is_small = code.compare("olt", x, self.number(2.0**-126))
         scaled = code.select(is_small, self.mul(x, self.number(2.0**23)), x)
         bits = code.convert("bitcast", scaled, "int32")
-        # The mantissa from sqrt(1/2) to sqrt(2), and its exponent.
+        # the mantissa from sqrt(1/2) to sqrt(2), and its exponent
         root = self.integer(0x3F3504F3)
         above = code.op("sub", bits, root)
         exponent = code.op("ashr", above, self.integer(23))
@@ -111,7 +111,7 @@ class Float32(LaneMath):
         return code.call("copysign", found, x)
 
     def logistic(self, x: LaneValue) -> LaneValue:
-        """1 / (1 + exp(-x)): 2.5 ulp; 0 where the power overflows."""
+        """1 / (1 + exp(-x)): 2.5 ulp; 0 if the power overflows."""
         code, one = self.code, self.number(1.0)
         return code.op("fdiv", one, self.add(one, self.exp(code.make(self.kind, f"fneg {x}"))))
 
@@ -121,21 +121,23 @@ class Float32(LaneMath):
         return self.logistic(self.add(p, p))  # (1 + tanh(p)) / 2
 
     def sin(self, x: LaneValue) -> LaneValue:
-        """Sine: 0.51 ulp; NaN of infinity."""
+        """Sine: 0.51 ulp; NaN for infinity."""
         return Sine(self.code, x).sin()
 
     def cos(self, x: LaneValue) -> LaneValue:
-        """Cosine: 0.51 ulp; NaN of infinity."""
+        """Cosine: 0.51 ulp; NaN for infinity."""
         return Sine(self.code, x).cos()
 
     def power(self, x: LaneValue, y: LaneValue) -> LaneValue:
-        """x ** y: 0.51 ulp; NaN of what is negative, unless y is a whole number."""
+        """x ** y: 0.51 ulp; NaN for negative x, unless y is an integer."""
         return Exponentiation(self.code, x, y).value()
 
-    # Pieces.
+    # Helpers.
 
     def _reduced(self, x: LaneValue, bias: int) -> tuple[LaneValue, LaneValue]:
-        """n + bias and r with x = n ln 2 + r, |r| < ln 2 / 2; the integer is in the low 22 bits."""
+        """Return n + bias and r with x = n ln 2 + r, |r| < ln 2 / 2; the integer is in the low 22
+        bits.
+        """
         code, rounder = self.code, self.number(_ROUNDER + bias)
         shifted = self.fma(x, self.number(_LOG2_E), rounder)
         bits = code.convert("bitcast", shifted, "int32")
@@ -144,5 +146,5 @@ class Float32(LaneMath):
         return bits, self.fma(whole, self.number(-_LN2_LOW), r)
 
     def _of_reduced(self, r: LaneValue) -> LaneValue:
-        """e ** r - 1."""
+        """Return e ** r - 1."""
         return self.fma(self.mul(r, r), self.polynomial(r, _EXP), r)

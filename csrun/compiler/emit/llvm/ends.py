@@ -1,4 +1,4 @@
-"""The function of a kernel that adds up the parts of its sums over rows."""
+"""Function of a kernel that adds the partial sums over rows."""
 
 from dataclasses import replace
 from math import prod
@@ -13,10 +13,10 @@ from csrun.compiler.graph.array import contiguous
 
 
 class EndWriter(FunctionWriter):
-    """Writes the function that adds up the parts of sums over rows."""
+    """Writes the function that adds partial sums over rows."""
 
     def write_end(self) -> list[str]:
-        """Its instructions; none without such sums."""
+        """Return its instructions; empty without such sums."""
         sums = [member for member in self._stages.members if member.summed]
         if not sums:
             return []

@@ -8,13 +8,13 @@ from math import factorial, log
 from csrun.compiler.emit.llvm.code import Code, LaneValue
 from csrun.compiler.emit.llvm.lane_math import LaneMath
 
-_ROUNDER = 1.5 * 2.0**52  # what is added to it loses its fraction
+_ROUNDER = 1.5 * 2.0**52  # adding it rounds a number to an integer
 _EXP2 = tuple(log(2) ** n / factorial(n) for n in range(9, -1, -1))
 #: 2 artanh(s) / (s ln 2) in s s.
 _LOG2 = tuple(2 / (log(2) * (2 * n + 1)) for n in range(7, -1, -1))
 _ROOT = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 _MANTISSA = (1 << 52) - 1
-_MOST = 400.0  # exponents of 2 that are surely no float32's
+_MOST = 400.0  # exponents of 2 beyond float32's range
 
 
 class Exponentiation:
@@ -26,7 +26,7 @@ class Exponentiation:
         self._math = LaneMath(code, self._x.kind)
 
     def value(self) -> LaneValue:
-        """The power."""
+        """Return the power."""
         code, math, x, y = self._code, self._math, self._x, self._y
         exponent = math.mul(y, self._log2(code.call("fabs", x)))
         exponent = code.select(self._is_one(), math.number(0.0), exponent)
@@ -45,7 +45,7 @@ class Exponentiation:
         return code.convert("fptrunc", power, "float32")
 
     def _is_one(self) -> LaneValue:
-        """The lanes of which the power's size is 1 whatever the other operand is."""
+        """Return the lanes in which |x| ** y is 1 for any other operand."""
         code, math, x, y = self._code, self._math, self._x, self._y
         is_number = code.compare("ord", y, y)
         is_minus_one = code.compare("oeq", x, math.number(-1.0))
@@ -54,7 +54,7 @@ class Exponentiation:
         return code.op("or", found, code.compare("oeq", y, math.number(0.0)))
 
     def _log2(self, x: LaneValue) -> LaneValue:
-        """The logarithm of what has no sign; -infinity of 0."""
+        """Return the base-2 logarithm of a non-negative number; -infinity for 0."""
         code, math = self._code, self._math
         above = code.op("sub", math.as_bits(x), math.integer(_ROOT))
         exponent = code.op("ashr", above, math.integer(52))
@@ -72,7 +72,7 @@ class Exponentiation:
         return code.select(is_zero, math.number(float("-inf")), found)
 
     def _exp2(self, x: LaneValue) -> LaneValue:
-        """2 ** x, of less than 2 ** 10."""
+        """Return 2 ** x, for x below 2 ** 10."""
         code, math = self._code, self._math
         shifted = math.add(x, math.number(_ROUNDER))
         f = math.sub(x, math.sub(shifted, math.number(_ROUNDER)))

@@ -1,7 +1,7 @@
-"""A LAIR kernel as a function of machine code: `void name(ptr arguments, i64 first, i64 last)`.
+"""A LAIR kernel as a machine-code function: `void name(ptr arguments, i64 first, i64 last)`.
 
 `arguments` are the addresses of the parameters, of the numbers (float64), of scratch for a row, and
-of the parts of sums over rows. `name.end(ptr arguments)` adds up these parts, after the last row.
+of partial sums over rows. `name.end(ptr arguments)` adds the partial sums after the last row.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class FunctionWriter:
         self._number_values: dict[str, LaneValue] = {}
 
     def write(self) -> list[str]:
-        """Its instructions."""
+        """Return its instructions."""
         self._load_arguments()
         first, last = LaneValue("%first", INDEX), LaneValue("%last", INDEX)
         if self._stages.is_flat:
@@ -62,7 +62,7 @@ class FunctionWriter:
 
     @property
     def declared(self) -> dict[str, str]:
-        """Intrinsics that the function calls, each with its declaration."""
+        """Declarations of the intrinsics that it calls."""
         return self._code.declared
 
     def _finished(self) -> list[str]:
@@ -82,7 +82,7 @@ class FunctionWriter:
         if self._stages.parts_bytes:
             self._parts = argument(self._code, count + 2)
 
-    # All rows as one axis.
+    # all rows as one axis
 
     def _write_flat(self, first: LaneValue, last: LaneValue) -> None:
         (stage,) = self._stages.stages
@@ -121,7 +121,7 @@ class FunctionWriter:
     def _add_flat(
         self, member: Member, value: LaneValue, at: LaneValue, mask: LaneValue | None
     ) -> None:
-        """Add lanes to those of the part of the rows."""
+        """Add lanes to the partial sums of the rows."""
         part, is_first = self._part_of(at)
         place = self._part_place(member, part, LANES)
         if mask is not None:
@@ -130,7 +130,7 @@ class FunctionWriter:
         total = call_function(self._code, "add", [old, value])
         self._code.store(self._code.select(self._code.splat(is_first, LANES), value, total), place)
 
-    # Row by row.
+    # row by row
 
     def _write_rows(self, first: LaneValue, last: LaneValue) -> None:
         with self._code.loop(first, last) as row:
@@ -183,7 +183,7 @@ class FunctionWriter:
                     self._end_of_sum(member, row, places, sums[id(member)], last[0])
 
     def _row_scalars(self, stage: LoopNest) -> dict[Access, LaneValue]:
-        """Numbers that are the same at all points of a row, of which no point writes one."""
+        """Return the numbers that are constant over a row and that no point writes."""
         found = {}
         written = {access.base for member in stage.members for access in member.out}
         places = [a for m in stage.members if not m.classes for a in m.ins]
@@ -202,7 +202,7 @@ class FunctionWriter:
         last: tuple[int, list[int]],
         sums: dict[int, str],
     ) -> None:
-        """The last axis: whole vectors, and what is left of them."""
+        """Write the last axis: full vectors, and the rest."""
         size, dims = last
         if size == 1:
             self._point(NestPoint(stage, row, [*places, (dims, index(0))], dims, 1, None), sums)
@@ -251,7 +251,7 @@ class FunctionWriter:
         return self._code.gather(pointer, kind, stride, point.mask)
 
     def _place(self, access: Access, point: NestPoint, start: str | None = None) -> str:
-        """The address of a point's first lane."""
+        """Return the address of a point's first lane."""
         pointer = self._rows[access.base] if start is None else start
         for dims, at in point.places:
             stride = access.axes[dims[-1]] if dims else 0
@@ -266,7 +266,7 @@ class FunctionWriter:
             pointer = self._place(access, point)
             own = value
             if member.comes_again:
-                # The first of the rows that come again begins the sum.
+                # The first of the repeated rows starts the sum.
                 is_first = self._code.compare("slt", point.row, index(member.comes_again))
                 old = self._load(access, point)
                 total = call_function(self._code, "add", [old, value])
@@ -294,7 +294,7 @@ class FunctionWriter:
         return [ins[a] if isinstance(a, int) else self._number(a, kind) for a in member.args]
 
     def _number(self, text: str, kind: Kind) -> LaneValue:
-        """A number beside arrays of a type, in all lanes."""
+        """Return a number with the type of the arrays, in all lanes."""
         number = constant_of(text)
         if number is not None:
             return self._code.constant(number, kind)
@@ -320,7 +320,7 @@ class FunctionWriter:
         return call_scalar(self._code, member.function, member.options, args, kind)
 
     def _mask(self, count: LaneValue) -> LaneValue:
-        """The first so many lanes."""
+        """Return the mask of the first lanes."""
         lanes = self._code.lane_numbers()
         return self._code.compare("slt", lanes, self._code.splat(count, LANES))
 
@@ -348,7 +348,7 @@ class FunctionWriter:
         slot: str,
         size: int,
     ) -> None:
-        """One number of the lanes of a sum, at its place."""
+        """Reduce the lanes of a sum to one number, and store it."""
         kind = Kind(member.out_dtype, 1 if size == 1 else LANES)
         value = self._code.get(slot, kind)
         if kind.lanes > 1:
@@ -363,7 +363,7 @@ class FunctionWriter:
             self._store(member, value, point)
 
     def _part_of(self, row: LaneValue) -> tuple[LaneValue, LaneValue]:
-        """The part of a row, and whether the row begins it."""
+        """Return the partial sum of a row, and whether the row begins it."""
         size = index(self._stages.part_rows)
         part = self._code.op("udiv", row, size)
         first = self._code.op("mul", part, size)
@@ -375,7 +375,7 @@ class FunctionWriter:
         return self._code.offset(start, "int8", self._code.op("mul", part, index(nbytes)))
 
     def _begin_parts(self, row: LaneValue) -> None:
-        """Before the first row of a part its sums are -0.0: to add it changes no number."""
+        """Initialize partial sums to -0.0, which is neutral for addition."""
         sums = [member for member in self._stages.members if member.summed]
         if not sums:
             return

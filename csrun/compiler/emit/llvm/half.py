@@ -1,6 +1,6 @@
-"""Float32 to the numbers or words of a 16-bit format and back, as instructions on the bits.
+"""Conversion between float32 and numbers or words of a 16-bit format, by bit operations.
 
-The same steps as `csrun.base.half_formats`, so that both give the same bits.
+The steps are those of `csrun.base.half_formats`, so both give the same bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,9 +12,9 @@ _SIGN, _INFINITY, _QUIET = -(1 << 31), 0x7F800000, 1 << 22
 
 
 def round_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
-    """The nearest number of a format, ties to even.
+    """Return the nearest number of a format, ties to even.
 
-    Raises: NoMachineCodeError for what is not float32
+    Raises: NoMachineCodeError for anything but float32
     """
     if x.kind.dtype != "float32":
         raise NoMachineCodeError(f"rounding of {x.kind.dtype} to 16 bits")
@@ -37,7 +37,7 @@ def round_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
 
 
 def _in_range(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) -> LaneValue:
-    """Infinity where a rounded number is too large; subnormals where one is small."""
+    """Return infinity if a rounded number is too large; round to subnormals if it is small."""
     kind, integers = x.kind, x.kind.of("int32")
     sign = code.op("and", code.convert("bitcast", x, "int32"), code.constant(_SIGN, integers))
     magnitude = code.call("fabs", rounded)
@@ -45,7 +45,7 @@ def _in_range(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) ->
     infinity = code.convert("bitcast", infinity, "float32")
     is_large = code.compare("ogt", magnitude, code.constant(half.largest, kind))
     found = code.select(is_large, infinity, rounded)
-    # The sum's last place is the smallest subnormal: the addition rounds there.
+    # The last place of the sum is the smallest subnormal, so the addition rounds there.
     magnitude, aligner = code.call("fabs", x), code.constant(half.aligner, kind)
     aligned = code.op("fsub", code.op("fadd", magnitude, aligner), aligner)
     small = code.op("or", sign, code.convert("bitcast", aligned, "int32"))
@@ -54,7 +54,7 @@ def _in_range(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) ->
 
 
 def narrow_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
-    """Words of a format, nearest to float32."""
+    """Return the words of a format nearest to float32."""
     integers, kind = x.kind.of("int32"), x.kind
     rounded = round_half(code, half, x)
     bits = code.convert("bitcast", rounded, "int32")
@@ -94,9 +94,9 @@ def _is_below(code: Code, x: LaneValue, bound: float) -> LaneValue:
 
 
 def widen_half(code: Code, half: HalfFormat, words: LaneValue) -> LaneValue:
-    """Float32 of the words of a format.
+    """Return the float32 of a format's words.
 
-    Raises: NoMachineCodeError for what is not words
+    Raises: NoMachineCodeError for anything but words
     """
     if words.kind.dtype != "uint16":
         raise NoMachineCodeError(f"widening of {words.kind.dtype}")

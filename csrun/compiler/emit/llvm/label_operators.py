@@ -1,4 +1,4 @@
-"""Operators of LAIR that look at the label of a row."""
+"""LAIR operators that use the label of a row."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,9 @@ from csrun.compiler.emit.llvm.scalars import call_function, convert
 def less_label(
     code: Code, member: Member, args: Sequence[LaneValue], column: LaneValue
 ) -> LaneValue:
-    """(x - share at the label) scale, and 0 in ignored rows; column: that of the first lane."""
+    """Return (x - share at the label) scale, and 0 in ignored rows; column: that of the first lane.
+    lane.
+    """
     x, labels, ignored, scale = args
     if x.kind.lanes > 1:
         column = code.op("add", code.splat(column, LANES), code.lane_numbers())
@@ -25,9 +27,9 @@ def less_label(
 def picked(
     code: Code, member: Member, rows: Mapping[tuple[int, str, int, int, int], str]
 ) -> LaneValue:
-    """The number at the label; of a label that is no place, that of one that is.
+    """Return the number at the label; an invalid label is clamped to a valid index.
 
-    rows: addresses of the row in each array
+    rows: addresses of the row in each array.
     """
     x, labels = member.ins
     assert isinstance(x, Access), "it is read"

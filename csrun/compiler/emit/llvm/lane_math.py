@@ -1,4 +1,4 @@
-"""Arithmetic of lanes of one kind of floats, with constants of that kind."""
+"""Arithmetic on lanes of one float type, with constants of that type."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from csrun.compiler.emit.llvm.code import BITS_OF, Code, Kind, LaneValue
 
 
 class LaneMath:
-    """Instructions of one kind of floats.
+    """Instructions for one float type.
 
-    bits: integers of the same size
+    bits: integer type of the same size.
     """
 
     def __init__(self, code: Code, kind: Kind) -> None:
@@ -35,19 +35,19 @@ class LaneMath:
         return self.code.call("fma", x, y, z)
 
     def polynomial(self, x: LaneValue, coefficients: Sequence[float]) -> LaneValue:
-        """Horner's rule; coefficients by falling power."""
+        """Evaluate a polynomial by Horner's rule; coefficients by falling power."""
         found = self.number(coefficients[0])
         for coefficient in coefficients[1:]:
             found = self.fma(found, x, self.number(coefficient))
         return found
 
     def at_least(self, x: LaneValue, bound: float) -> LaneValue:
-        """The larger one of a value and a bound; NaN stays."""
+        """Return the maximum of a value and a bound; NaN is preserved."""
         is_less = self.code.compare("olt", x, self.number(bound))
         return self.code.select(is_less, self.number(bound), x)
 
     def at_most(self, x: LaneValue, bound: float) -> LaneValue:
-        """The smaller one of a value and a bound; NaN stays."""
+        """Return the minimum of a value and a bound; NaN is preserved."""
         is_more = self.code.compare("ogt", x, self.number(bound))
         return self.code.select(is_more, self.number(bound), x)
 

@@ -1,4 +1,6 @@
-"""Operators that are computed late: in the nest that reads them, instead of the first that can."""
+"""Late placement of operators: in the loop nest of their reader instead of the first possible one.
+one.
+"""
 
 from collections.abc import Sequence
 
@@ -8,9 +10,11 @@ from csrun.compiler.emit.llvm.members import LoopNest, Member
 
 
 def late_stages(stages: Sequence[LoopNest]) -> dict[SSAValue, int]:
-    """The stages of all operators; of one that a single later operator reads, that of its reader.
+    """Return the stages of all operators; an operator with a single later reader gets the reader's
+    stage.
 
-    Its value needs no memory then. Not if that takes more than one other value to memory instead.
+    Its value then needs no memory. This is not done if more than one other value would need memory
+    instead.
     """
     members = [member for stage in stages for member in stage.members]
     found = {member.value: member.stage for member in members}
@@ -29,7 +33,7 @@ def late_stages(stages: Sequence[LoopNest]) -> dict[SSAValue, int]:
 
 
 def _readers(member: Member) -> list[SSAValue]:
-    """The values that are made of it, each once; a write or a view makes none."""
+    """Return the values computed from it, each once; writes and views do not count."""
     operations = dict.fromkeys(use.operation for use in member.value.uses)
     return [operation.results[0] if operation.results else member.value for operation in operations]
 

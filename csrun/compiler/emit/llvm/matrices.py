@@ -1,4 +1,4 @@
-"""Matrices in memory: vectors of their rows, and products of them."""
+"""Matrices in memory: vectors of their rows, and their sizes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
 
 FLOAT, FLOATS = Kind("float32"), Kind("float32", LANES)
-#: Elements of a vector from some place on; the mask says which of the lanes are any.
+#: Loads elements of a vector from a position on; lanes outside of the mask are undefined.
 VectorBody = Callable[[LaneValue, LaneValue | None], None]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The address of a matrix's first element, and its strides, in elements."""
+    """Address of a matrix's first element, and its strides in elements."""
 
     pointer: str
     row: int
@@ -20,7 +20,7 @@ class Matrix:
     dtype: str = "float32"
 
     def at(self, code: Code, row: LaneValue, column: LaneValue | None = None) -> "Matrix":
-        """The matrix that begins at another row, and column."""
+        """Return the matrix that begins at another row and column."""
         pointer = code.offset(self.pointer, self.dtype, times(code, row, self.row))
         if column is not None:
             pointer = code.offset(pointer, self.dtype, times(code, column, self.column))
@@ -31,7 +31,7 @@ class Matrix:
         return Matrix(self.pointer, self.column, self.row, self.dtype)
 
     def load(self, code: Code, at: LaneValue, mask: LaneValue | None) -> LaneValue:
-        """Elements of the first row, from `at` on."""
+        """Load elements of the first row, from `at` on."""
         kind = Kind(self.dtype, LANES)
         if not self.column:
             return code.splat(code.load(self.pointer, Kind(self.dtype)), LANES)
@@ -41,7 +41,7 @@ class Matrix:
         return code.gather(place, kind, self.column, mask)
 
     def store(self, code: Code, value: LaneValue, at: LaneValue, mask: LaneValue | None) -> None:
-        """Set elements of the first row, from `at` on."""
+        """Store elements of the first row, from `at` on."""
         place = code.offset(self.pointer, self.dtype, times(code, at, self.column))
         if self.column == 1:
             code.store(value, place, mask)
@@ -50,24 +50,24 @@ class Matrix:
 
 
 def times(code: Code, number: LaneValue, factor: int) -> LaneValue:
-    """A number of elements, rows or bytes."""
+    """Multiply a number of elements, rows or bytes."""
     if factor == 1 or number.text == "0":
         return number
     return code.op("mul", number, index(factor))
 
 
 def smaller(code: Code, x: LaneValue, y: LaneValue) -> LaneValue:
-    """The smaller one of two counts."""
+    """Return the smaller of two counts."""
     return code.call("smin", x, y)
 
 
 def padded(count: int) -> int:
-    """Elements of whole vectors."""
+    """Round up to whole vectors."""
     return -(-count // LANES) * LANES
 
 
 def each_vector(code: Code, count: LaneValue, body: VectorBody) -> None:
-    """Instructions for whole vectors of a row, and for what is left of it."""
+    """Write instructions for the full vectors of a row, and for the rest."""
     full = code.op("and", count, index(-LANES))
     with code.loop(index(0), full, LANES) as at:
         body(at, None)

@@ -1,4 +1,4 @@
-"""Operators of a kernel, the nests of loops that they are in, and locations of their operands."""
+"""Operators of a kernel, their loop nests, and the locations of their operands."""
 
 from dataclasses import dataclass, field
 
@@ -7,16 +7,16 @@ from xdsl.ir import SSAValue
 from csrun.compiler.graph.array import Shape, contiguous
 from csrun.compiler.lair.formula_trace import Options
 
-SCRATCH = -1  # in the place of a parameter's number
-PARTS = 8  # sums over rows are added up in so many parts, one after the other
+SCRATCH = -1  # in place of a parameter's index
+PARTS = 8  # number of partial sums over rows, which are added in order
 
 
 @dataclass(frozen=True)
 class Access:
-    """Location of a value: strides, in elements, of the rows and of the inner axes of a space.
+    """Location of a value: strides in elements, of the rows and of the inner axes of a space.
 
-    parameter: its number, or SCRATCH, where `start` is the first byte. period: rows after which
-    they come again; 0 where they do not.
+    parameter: its index, or SCRATCH, where `start` is the first byte.
+    period: number of rows after which they repeat; 0 if they do not.
     """
 
     parameter: int
@@ -28,7 +28,7 @@ class Access:
 
     @property
     def base(self) -> tuple[int, str, int, int, int]:
-        """The access without its inner axes: those of one row have one address."""
+        """The access without its inner axes: the address of a row."""
         return (self.parameter, self.dtype, self.row, self.period, self.start)
 
 
@@ -36,10 +36,12 @@ class Access:
 class Member:
     """An operator of a kernel.
 
-    ins: an access, or the operator of the same stage whose value is taken. numbers: the texts of
-    operands that are numbers, by place among all operands. out: where the result is stored.
-    summed: whether it is added up over rows, and dropped: inner axes over which it is added up so,
-    too; comes_again: to as many rows, which come again.
+    ins: an access, or the operator of the same stage whose value is used.
+    numbers: texts of operands that are numbers, by position among all operands.
+    out: location of the result.
+    summed: whether it is summed over rows.
+    dropped: inner axes over which it is summed in the same way.
+    comes_again: number of result rows, if they repeat.
     """
 
     value: SSAValue
@@ -54,9 +56,9 @@ class Member:
     out: list[Access] = field(default_factory=list)
     summed: bool = False
     comes_again: int = 0
-    at: int = 0  # of a sum over rows: its first byte among the parts
+    at: int = 0  # of a sum over rows: its first byte in the partial sums
     dropped: tuple[int, ...] = ()
-    classes: int = 0  # of a pick: the places of a row
+    classes: int = 0  # of a pick: the index range of a row
 
     @property
     def is_pointwise(self) -> bool:
@@ -71,13 +73,13 @@ class Member:
 
     @property
     def kept(self) -> Shape:
-        """The inner axes of the result."""
+        """Inner axes of the result."""
         around = self.inner[: len(self.inner) - self.reduced]
         return tuple(n for d, n in enumerate(around) if d not in self.dropped)
 
     @property
     def part(self) -> "Access":
-        """A part of a sum over rows, from its start."""
+        """Return a partial sum over rows, from its start."""
         strides = iter(contiguous(self.kept))
         around = range(len(self.inner) - self.reduced)
         axes = tuple(0 if d in self.dropped else next(strides) for d in around)
@@ -86,7 +88,7 @@ class Member:
 
 @dataclass
 class LoopNest:
-    """Operators in one nest of loops, of which the last `reduced` are summed in it."""
+    """Operators in one loop nest, whose last `reduced` axes are summed in it."""
 
     inner: Shape
     reduced: int

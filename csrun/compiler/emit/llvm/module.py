@@ -1,4 +1,4 @@
-"""The machine code of a program: a module of LLVM IR with a function for each distinct kernel."""
+"""Machine code of a program: an LLVM IR module with a function for each distinct kernel."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,15 @@ from csrun.executable.products import Tile
 
 @dataclass(frozen=True)
 class KernelCode:
-    """The functions of a kernel, and what calls them needs to know.
+    """Functions of a kernel, and what their callers must know.
 
-    parameters: arrays, in the order of the arguments. numbers: texts of those that come with each
-    call. cut: rows that stay together where several threads share a call. rows: those that a call
-    computes, None for those of the kernel's loop. constants: texts of arrays that are made when the
-    program is bound, by the kernel's lines for that; their addresses come after the parameters'.
-    begin_rows: of the function `name.begin`, which is called before; 0 if there is none.
+    parameters: arrays, in the order of the arguments.
+    numbers: texts of the numbers passed with each call.
+    cut: number of rows that must stay together when threads share a call.
+    rows: rows of a call; None: those of the kernel's loop.
+    constants: texts of arrays created when the program is bound, by the kernel's `prepare` lines;
+        their addresses follow the parameters'.
+    begin_rows: rows of the function `name.begin`, which is called before; 0 without one.
     """
 
     name: str
@@ -43,7 +45,7 @@ class KernelCode:
 
 
 def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> KernelCode | None:
-    """The machine code of a kernel, under this name; None where it has no such form."""
+    """Return the machine code of a kernel, under this name; None if it has no such form."""
     try:
         stages = _stages(op, writes)
         writer, end_writer = FunctionWriter(stages), EndWriter(stages)
@@ -67,7 +69,7 @@ def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> Ke
 
 
 def _stages(op: lair.KernelOp, writes: Mapping[str, Array]) -> KernelStages:
-    """The stages, operators as late as that saves memory between them."""
+    """Return the stages, with operators placed late if that saves memory between stages."""
     stages = KernelStages(op, writes)
     late = late_stages(stages.stages)
     if all(late[member.value] == member.stage for member in stages.members):
@@ -79,12 +81,12 @@ def _stages(op: lair.KernelOp, writes: Mapping[str, Array]) -> KernelStages:
 
 
 def function_text(name: str, arguments: str, lines: Iterable[str]) -> str:
-    """A function that returns nothing."""
+    """Return the text of a function without a result."""
     return "\n".join([f"define void @{name}({arguments}) nounwind {{", *lines, "}"])
 
 
 def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
-    """The module of kernels, each with its source as comments."""
+    """Return the text of the module of kernels, each with its source as comments."""
     declared: dict[str, str] = {}
     parts = []
     for code, source in kernels.values():
@@ -97,9 +99,10 @@ def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
 
 @cache
 def common_text(tile: Tile, half: HalfFormat | None = None, pairs: Tile | None = None) -> str:
-    """The module that programs for one CPU have in common: products, and the team of threads.
+    """Return the module shared by all programs for a CPU: matrix products and the thread pool.
 
-    half: the format of words that products read. pairs: tile of products of pairs, if there are any
+    half: format of words that products read.
+    pairs: tile of products of pairs, if the CPU has the instructions.
     """
     products = [product_code(each, half) for each in (tile, pairs) if each is not None]
     declared = dict(DECLARED)

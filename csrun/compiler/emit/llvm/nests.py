@@ -1,4 +1,4 @@
-"""Nests of loops over the inner axes of a row: which axes are one loop, and a point of a nest."""
+"""Loop nests over the inner axes of a row: merged axes, and points of a nest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from csrun.executable.arrays import aligned
 
 @dataclass(frozen=True)
 class NestPoint:
-    """A point of a nest, or a vector of them along the last axis.
+    """A point of a nest, or a vector of points along the last axis.
 
-    places: for the merged axes of each loop its counter. dims: the axes of the vectors.
+    places: loop counter of each loop, with the axes it merges.
+    dims: axes of the vectors.
     """
 
     stage: LoopNest
@@ -28,7 +29,7 @@ def accesses_of(member: Member) -> list[Access]:
 
 
 def accesses_in(stage: LoopNest) -> list[Access]:
-    """The locations that a nest's loops go over."""
+    """Return the locations that a nest's loops access."""
     found = []
     for member in stage.members:
         if not member.classes:
@@ -41,7 +42,7 @@ Axes = list[tuple[int, list[int]]]
 
 
 def axes_of(stage: LoopNest, accesses: Sequence[Access]) -> tuple[Axes, Axes]:
-    """The axes around sums and those in them: sizes, and the axes that each is made of."""
+    """Return the axes outside of sums and those within: sizes, and the axes that each merges."""
     kept = len(stage.inner) - stage.reduced
     around = _merged(stage.inner, range(kept), accesses)
     within = _merged(stage.inner, range(kept, len(stage.inner)), accesses)
@@ -49,12 +50,12 @@ def axes_of(stage: LoopNest, accesses: Sequence[Access]) -> tuple[Axes, Axes]:
 
 
 def _merged(shape: Sequence[int], dims: Sequence[int], accesses: Sequence[Access]) -> Axes:
-    """Axes that each array has one after the other are one."""
+    """Merge axes that are adjacent in every array."""
     found: Axes = []
     for d in dims:
         if shape[d] == 1:
             continue
-        those = [a for a in accesses if len(a.axes) > d]  # a sum has only the axes that it keeps
+        those = [a for a in accesses if len(a.axes) > d]  # a sum only has the axes that it keeps
         if found and all(a.axes[found[-1][1][-1]] == a.axes[d] * shape[d] for a in those):
             size, before = found[-1]
             found[-1] = (size * shape[d], [*before, d])
@@ -64,16 +65,16 @@ def _merged(shape: Sequence[int], dims: Sequence[int], accesses: Sequence[Access
 
 
 def argument(code: Code, number: int) -> str:
-    """The address that is an argument of a function."""
+    """Return the address in an argument of a function."""
     place = code.offset("%arguments", "int64", index(number))
     return code.make(INDEX, f"load ptr, ptr {place}, align 8").text
 
 
 def part_bytes(member: Member, elements: int) -> int:
-    """Bytes from one part of a sum to the next."""
+    """Return the size of one partial sum, in bytes."""
     return aligned(elements * stored_size(member.out_dtype))
 
 
 def least_of(kind: Kind) -> float:
-    """The least number of a type."""
+    """Return the smallest number of a type."""
     return float("-inf") if kind.is_float else -(2 ** (8 * stored_size(kind.dtype) - 1))

@@ -1,4 +1,4 @@
-"""Calls of the functions of matrix products, and scratch for what they work on."""
+"""Calls of matrix product functions, and their scratch."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from csrun.executable.products import BLOCK_K, SCRATCH_BYTES
 
 
 class ThreadScratch:
-    """Parts of a thread's scratch, one behind the other."""
+    """Allocator of a thread's scratch."""
 
     def __init__(self, code: Code, pointer: str) -> None:
         self._code = code
@@ -17,13 +17,13 @@ class ThreadScratch:
         self.nbytes = 0
 
     def take(self, nbytes: int) -> str:
-        """The address of a new part."""
+        """Return the address of a new part."""
         place = self._code.offset(self._pointer, "int8", index(self.nbytes))
         self.nbytes += aligned(nbytes)
         return place
 
     def matrix(self, rows: int, columns: int) -> Matrix:
-        """A new matrix of float32, of which rows are whole vectors."""
+        """Return a new float32 matrix, whose rows are whole vectors."""
         stride = padded(columns)
         return Matrix(self.take(4 * rows * stride), stride)
 
@@ -38,9 +38,9 @@ class ProductSizes:
 
 
 class Products:
-    """Products of matrices, the second of which is packed before.
+    """Matrix products whose second operand is packed first.
 
-    columns: those of a panel of it
+    columns: columns of a panel.
     """
 
     def __init__(self, code: Code, scratch: ThreadScratch, columns: int) -> None:
@@ -50,7 +50,7 @@ class Products:
         self._own = scratch.take(SCRATCH_BYTES)
 
     def room(self, n: int, k: int) -> str:
-        """Scratch for a packed matrix [k, n]."""
+        """Return the size of a packed matrix [k, n] in scratch."""
         return self._scratch.take(4 * self._padded(n) * k)
 
     def pack(self, b: Matrix, n: LaneValue, k: LaneValue, packed: str) -> None:
@@ -66,7 +66,7 @@ class Products:
         sizes: ProductSizes,
         adds: bool | LaneValue = False,
     ) -> None:
-        """[m, k] by the first columns of a packed [k, n], written or added to c."""
+        """Multiply [m, k] by the first columns of a packed [k, n]; written or added to c."""
         adds = index(int(adds)) if isinstance(adds, bool) else adds
         left = f"ptr {a.pointer}, i64 {a.row}, i64 {a.column}, ptr {packed}"
         result = f"ptr {c.pointer}, i64 {c.row}, {sizes.m}, {sizes.n}, {sizes.k}, {adds}"
@@ -75,7 +75,7 @@ class Products:
     def multiply_first(
         self, a: Matrix, packed: str, c: Matrix, sizes: ProductSizes, size: tuple[int, int]
     ) -> None:
-        """[m, k] by the first k rows of a packed matrix of this size: panel by panel."""
+        """Multiply [m, k] by the first k rows of a packed matrix of this size, panel by panel."""
         code = self._code
         rows, columns = size
         stride = self._padded(columns)
@@ -94,7 +94,7 @@ class Products:
             self.multiply(own, panel, to, ProductSizes(sizes.m, width, k), is_later)
 
     def _padded(self, n: int) -> int:
-        """Columns of whole panels."""
+        """Round columns up to whole panels."""
         return -(-n // self._columns) * self._columns
 
     def _call(self, name: str, arguments: str) -> None:

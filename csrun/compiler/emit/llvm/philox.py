@@ -1,6 +1,6 @@
-"""Philox words in vectors: the bits of `csrun.kernels.random`.
+"""Philox words in vectors, with the same bits as `csrun.kernels.random`.
 
-A word is in the low half of 64 bits; the high half of words 1 and 3 may be anything.
+A word is in the low half of 64 bits; the high halves of words 1 and 3 are undefined.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue
 from csrun.kernels.random import MULTIPLIERS, ROUNDS, WEYL, WORD
 
-COUNTERS = 8  # in the lanes of a vector
-#: The seed's halves, as numbers that come with a call.
+COUNTERS = 8  # counters per vector
+#: Halves of the seed, as numbers passed with a call.
 SEED = ("runtime.seed & 0xFFFFFFFF", "runtime.seed >> 32 & 0xFFFFFFFF")
 
 
@@ -25,7 +25,7 @@ class Counters:
 
 
 def round_keys(code: Code, seed: Sequence[LaneValue]) -> list[tuple[LaneValue, LaneValue]]:
-    """Keys of the rounds, in all lanes, from the halves of the seed."""
+    """Return the keys of the rounds in all lanes, from the halves of the seed."""
     low, high = (
         [
             code.splat(
@@ -46,14 +46,14 @@ def round_keys(code: Code, seed: Sequence[LaneValue]) -> list[tuple[LaneValue, L
 def draw_words(
     code: Code, counters: Counters, keys: Sequence[tuple[LaneValue, LaneValue]]
 ) -> tuple[LaneValue, LaneValue]:
-    """Words 0 and 1, and words 2 and 3, of each counter, as 64 bits."""
+    """Return words 0 and 1, and words 2 and 3, of each counter, as 64 bits."""
     kind = Kind("int64", COUNTERS)
     word = code.constant(WORD, kind)
     half = code.constant(32, kind)
     even, odd = (counters.block, counters.sample), (counters.stream, counters.draw)
     for key in keys:
         products = [
-            # Only low halves count: one instruction, where 64 bits would be three.
+            # Only low halves matter: one instruction instead of three for 64 bits.
             code.op("mul", code.op("and", x, word), code.constant(multiplier, kind))
             for x, multiplier in zip(even, MULTIPLIERS, strict=True)
         ]

@@ -1,16 +1,16 @@
-"""One number of the lanes of a vector: in a fixed order, halves upon halves."""
+"""Reductions of the lanes of a vector to one number, in a fixed order of halving."""
 
 from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue
 from csrun.compiler.emit.llvm.scalars import call_function
 
 
 def add_lanes(code: Code, value: LaneValue) -> LaneValue:
-    """The sum of the lanes: of 16 lane 0 and 8, 1 and 9 ..., then 0 and 4 ..."""
+    """Return the sum of the lanes: of 16, first lanes 0 + 8, 1 + 9 ..., then 0 + 4 ..."""
     return _folded(code, value, "add")
 
 
 def largest_lane(code: Code, value: LaneValue) -> LaneValue:
-    """The largest number of the lanes; NaN if one is."""
+    """Return the maximum of the lanes; NaN if any lane is."""
     return _folded(code, value, "maximum")
 
 

@@ -1,6 +1,6 @@
-"""Bodies of LAIR's operators: functions of numbers, by NumPy's names, as instructions.
+"""Scalar bodies of LAIR's operators: functions with NumPy's names, as instructions.
 
-Each rounds as NumPy's does; what is composed, the formulas of CIRH's operators, is traced.
+Each rounds as NumPy's does; formulas of CIRH's operators are traced to these functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ _EXACT = {
 _ELEMENTARY = frozenset(
     {"exp", "expm1", "log", "log1p", "tanh", "logistic", "normal_cdf", "sin", "cos", "power"}
 )
-#: Order of types, of which an operator of two takes the wider.
+#: Order of types; an operator of two types computes in the wider one.
 _WIDTHS = ("bool", "int8", "int32", "int64", "float32", "float64")
 
 
 def call_scalar(
     code: Code, function: str, options: Options, args: Sequence[LaneValue], out: Kind
 ) -> LaneValue:
-    """The value of a body's function: one of NumPy's, a formula, or a copy.
+    """Return the value of a body's function: NumPy's, a formula, or a copy.
 
     Raises: NoMachineCodeError
     """
@@ -54,7 +54,7 @@ def call_scalar(
 
 
 def call_function(code: Code, function: str, args: Sequence[LaneValue]) -> LaneValue:
-    """The value of one of NumPy's functions."""
+    """Return the value of one of NumPy's functions."""
     if function == "where":
         condition, *others = args
         return code.select(convert(code, condition, "bool"), *_alike(code, others))
@@ -81,9 +81,9 @@ def call_function(code: Code, function: str, args: Sequence[LaneValue]) -> LaneV
 
 
 def convert(code: Code, x: LaneValue, dtype: str) -> LaneValue:
-    """A number as another type, as NumPy's unsafe casts give it.
+    """Convert a number to another type, as NumPy's unsafe casts do.
 
-    Raises: NoMachineCodeError for numbers to integers, of which NumPy leaves open what NaN gives
+    Raises: NoMachineCodeError for float to integer, since NumPy does not define the result for NaN
     """
     kind = x.kind
     if kind.dtype == dtype:
@@ -104,7 +104,7 @@ def convert(code: Code, x: LaneValue, dtype: str) -> LaneValue:
 
 
 def _alike(code: Code, args: Sequence[LaneValue]) -> list[LaneValue]:
-    """Operands of one type: a mask beside numbers is a number."""
+    """Convert operands to one type; a mask among numbers becomes a number."""
     widest = max((arg.kind.dtype for arg in args), key=_WIDTHS.index)
     if any(arg.kind.dtype not in ("bool", widest) for arg in args):
         raise NoMachineCodeError("operands of several types")
@@ -120,7 +120,7 @@ def _compare(code: Code, function: str, args: Sequence[LaneValue]) -> LaneValue:
 
 
 def _extreme(code: Code, function: str, args: Sequence[LaneValue]) -> LaneValue:
-    """The larger or smaller one; NaN if one of them is. Of two zeros the second."""
+    """Return the maximum or minimum; NaN if either is. Of two zeros the second."""
     x, y = args
     name = "greater" if function == "maximum" else "less"
     found = code.select(_compare(code, name, (x, y)), x, y)
@@ -158,7 +158,7 @@ def _trace_of(operator: str, options: Options) -> Trace:
 
 
 class _Formula:
-    """The formula of an operator: its calls, one after the other."""
+    """Evaluation of an operator's formula, call by call."""
 
     def __init__(
         self, code: Code, operator: str, options: Options, args: Sequence[LaneValue], out: Kind
@@ -169,7 +169,7 @@ class _Formula:
         self._values = dict(enumerate(args))
 
     def value(self) -> LaneValue:
-        """The result."""
+        """Return the result."""
         for call in self._trace.calls:
             if call.function in CONVERSIONS:
                 found = self._converted(call)
@@ -179,7 +179,7 @@ class _Formula:
         return self._values[self._trace.result]
 
     def _converted(self, call: FormulaCall) -> LaneValue:
-        """A value in a 16-bit format, or of one, which the numbers of the call are of."""
+        """Convert a value to or from the 16-bit format that is in the call's numbers."""
         x, *numbers = call.args
         assert isinstance(x, Symbol), "constants are not converted"
         mantissa_bits, bias = (int(n) for n in numbers if not isinstance(n, Symbol))
@@ -187,7 +187,7 @@ class _Formula:
         return CONVERSIONS[call.function](self._code, half, self._symbol(x))
 
     def _args(self, call: FormulaCall) -> list[LaneValue]:
-        """Numbers are of the type of the arrays beside them."""
+        """Return the arguments, with numbers in the type of the arrays."""
         symbols = [self._symbol(arg) for arg in call.args if isinstance(arg, Symbol)]
         dtypes = [arg.kind.dtype for arg in symbols if arg.kind.dtype != "bool"]
         kind = self._out.of(dtypes[0] if dtypes else self._out.dtype)

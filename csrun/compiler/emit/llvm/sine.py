@@ -1,7 +1,7 @@
 """Sine and cosine of float32 lanes, computed in float64.
 
-x is reduced to r = x - k pi/2, of at most pi/4: up to 2 ** 30 with pi/2 as the sum of two numbers,
-above that, where a table has the bits of 2 ** n / (2 pi) behind the point, in integers.
+x is reduced to r = x - k pi/2 with |r| <= pi/4: up to 2 ** 30 with pi/2 as the sum of two numbers,
+above that in integers, with a table of the fraction bits of 2 ** n / (2 pi).
 
 Source: Payne and Hanek 1983 for large numbers; Taylor's series of r
 """
@@ -13,17 +13,17 @@ from csrun.compiler.emit.llvm.code import Code, LaneValue
 from csrun.compiler.emit.llvm.lane_math import LaneMath
 
 _HALF_PI_HIGH, _HALF_PI_LOW = pi / 2, 6.123233995736766e-17
-_ROUNDER = 1.5 * 2.0**52  # what is added to it loses its fraction
-_SIN = tuple((-1.0) ** n / factorial(2 * n + 1) for n in range(5, -1, -1))  # of r r, times r
+_ROUNDER = 1.5 * 2.0**52  # adding it rounds a number to an integer
+_SIN = tuple((-1.0) ** n / factorial(2 * n + 1) for n in range(5, -1, -1))  # in r r, times r
 _COS = tuple((-1.0) ** n / factorial(2 * n) for n in range(5, -1, -1))
-_LARGE_EXPONENT, _EXPONENTS = 30, 98  # of large numbers: 30 to 127
-_LOW_BITS = 40  # of a table's second word: times a mantissa they fill 64 bits
+_LARGE_EXPONENT, _EXPONENTS = 30, 98  # exponents of large numbers: 30 to 127
+_LOW_BITS = 40  # bits of a table's second word: times a mantissa they fill 64 bits
 _TABLE = "sine.table"
-_PI_BITS = 320  # of pi, behind the point
+_PI_BITS = 320  # of pi, after the point
 
 
 class Sine:
-    """Sine and cosine of float32 in the lanes of a vector."""
+    """Sine and cosine of float32 lanes."""
 
     def __init__(self, code: Code, x: LaneValue) -> None:
         self._code = code
@@ -32,16 +32,16 @@ class Sine:
         self._quarters, self._r = self._reduced()
 
     def sin(self) -> LaneValue:
-        """The sine: 0.51 ulp; NaN of infinity."""
+        """Sine: 0.51 ulp; NaN for infinity."""
         return self._at(self._quarters)
 
     def cos(self) -> LaneValue:
-        """The cosine: 0.51 ulp; NaN of infinity."""
+        """Cosine: 0.51 ulp; NaN for infinity."""
         math = self._math
         return self._at(self._code.op("add", self._quarters, math.integer(1)))
 
     def _at(self, quarters: LaneValue) -> LaneValue:
-        """The sine of r and so many quarters of a turn."""
+        """Return the sine of r plus a number of quarter turns."""
         code, math, r = self._code, self._math, self._r
         square = math.mul(r, r)
         of_sine = math.mul(r, math.polynomial(square, _SIN))
@@ -55,7 +55,7 @@ class Sine:
         return code.convert("fptrunc", found, "float32")
 
     def _reduced(self) -> tuple[LaneValue, LaneValue]:
-        """Quarters of a turn, of which the last two bits count, and what is left."""
+        """Return the number of quarter turns, whose last two bits matter, and the remainder."""
         code, math = self._code, self._math
         x = code.convert("fpext", self._x, "float64")
         shifted = math.fma(x, math.number(2 / pi), math.number(_ROUNDER))
@@ -76,7 +76,7 @@ class Sine:
         return code.get(quarters, math.bits), code.get(left, math.kind)
 
     def _large(self) -> tuple[LaneValue, LaneValue]:
-        """The same of large numbers; of others any."""
+        """Reduce large numbers in the same way; the result for others is undefined."""
         code, math = self._code, self._math
         bits = code.convert("bitcast", self._x, "int32")
         wide = code.convert("sext", bits, "int64")
@@ -107,7 +107,9 @@ class Sine:
 
 @cache
 def _table_text() -> str:
-    """Of each exponent the fraction of 2 ** (exponent - 23) / (2 pi): 64 bits, then 40 more."""
+    """Return for each exponent the fraction of 2 ** (exponent - 23) / (2 pi): 64 bits, then 40
+    more.
+    """
     bits = 64 + _LOW_BITS
     pi_bits, words = _pi_bits(), []
     for exponent in range(_LARGE_EXPONENT - 23, _LARGE_EXPONENT - 23 + _EXPONENTS):
@@ -119,7 +121,7 @@ def _table_text() -> str:
 
 
 def _pi_bits() -> int:
-    """pi 2 ** 320, rounded down.
+    """Return pi 2 ** 320, rounded down.
 
     Source: Machin 1706, pi = 16 arctan(1/5) - 4 arctan(1/239)
     """
@@ -129,7 +131,7 @@ def _pi_bits() -> int:
 
 
 def _inverse_tangent(n: int, one: int) -> int:
-    """arctan(1/n), in units of 1/one."""
+    """Return arctan(1/n), in units of 1/one."""
     term = total = one // n
     number = 1
     while term:

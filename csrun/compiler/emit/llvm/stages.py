@@ -1,7 +1,7 @@
-"""A LAIR kernel as nests of loops over each of its rows: where values are, and what is fused.
+"""A LAIR kernel as loop nests over each of its rows: locations of values, and fusion.
 
-Operators of one inner shape that read each other's values point by point are a stage: one nest of
-loops, values in registers. What a later stage reads, of the same row, is in memory between them.
+Operators with one inner shape that read each other's values point by point form a stage: one loop
+nest with values in registers. Between stages of the same row, values are in memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from csrun.executable.arrays import aligned
 
 
 class KernelStages:
-    """The stages of a kernel, its parameters, and the numbers that come with each call.
+    """Stages of a kernel, its parameters, and the numbers passed with each call.
 
-    least: of each operator the first stage that it may be in; without it the first that can be
+    least: for each operator the first stage that it may be in; by default the first possible one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class KernelStages:
 
     @property
     def part_rows(self) -> int:
-        """Rows of a part of a sum over rows."""
+        """Return the number of rows of a partial sum over rows."""
         step = 16 if self.is_flat else 1
         return -(-self.rows // (PARTS * step)) * step
 
@@ -81,7 +81,7 @@ class KernelStages:
 
     @property
     def cut(self) -> int:
-        """Rows that stay together when several threads compute a kernel."""
+        """Number of rows that must stay together when threads share a kernel."""
         if any(member.comes_again for member in self.members):
             return self.rows
         return self.part_rows if self.sums_rows else 1
@@ -110,10 +110,10 @@ class KernelStages:
             for a in places
         )
 
-    # What each operator becomes.
+    # Placement of each operator.
 
     def _least_of(self, op: Operation) -> int:
-        """The first stage that it may be in; of a read, a view or a write any."""
+        """Return the first stage that an operator may be in; for a read, a view or a write any."""
         return self._least.get(op.results[0], 0) if op.results else 0
 
     def _add(self, op: lair.GenericOp) -> None:
@@ -162,7 +162,7 @@ class KernelStages:
         self._members[op.out] = member
 
     def _space(self, op: lair.GenericOp, maps: Sequence[AffineMap]) -> Shape:
-        """The sizes of the axes of an operator's space, from its operands."""
+        """Return the sizes of the axes of an operator's space, from its operands."""
         sizes: dict[int, int] = {}
         values = [*op.ins, op.out]
         for value, where in zip(values, maps, strict=True):
@@ -185,7 +185,7 @@ class KernelStages:
     def _place(
         self, member: Member, ins: list[SSAValue], maps: Sequence[AffineMap], inner: Shape
     ) -> None:
-        """The stage of an operator, and where its operands and its result are."""
+        """Choose the stage of an operator, and locate its operands and its result."""
         sources = [self._source(value) for value in ins]
         stage = min(self._least.get(member.value, 0), len(self.stages))
         for (base, _), value, where in zip(sources, ins, maps, strict=False):
@@ -241,7 +241,7 @@ class KernelStages:
         return not (member.reduced and stage.reduced and member.reduced != stage.reduced)
 
     def _source(self, value: SSAValue) -> tuple[SSAValue, Shape]:
-        """The value that a view is of, and the shape under which it is seen."""
+        """Return the value under a view, and the shape under which it is seen."""
         shape = shape_of(type_of(value))
         while value in self._views:
             value = self._views[value]
@@ -266,7 +266,7 @@ class KernelStages:
                 raise NoMachineCodeError("a view of what is not contiguous")
             strides = stored.axes if base is value else contiguous(shape[1:])
             if self.has_rows and len(shape) != len(strides) + 1:
-                # A kept axis of size 1, of a sum along the row.
+                # a kept axis of size 1, of a sum along the row
                 strides = (*strides, *(0 for _ in range(len(shape) - 1 - len(strides))))
             own = (stored.row, *strides) if self.has_rows else strides
             found = self._strided(where, own, inner, shape)
@@ -289,7 +289,9 @@ class KernelStages:
     def _strided(
         self, where: AffineMap, strides: Sequence[int], inner: Shape, shape: Shape
     ) -> tuple[int, tuple[int, ...], int]:
-        """Strides of the rows and of the inner axes of a space; and the period of the rows."""
+        """Return strides of the rows and of the inner axes of a space, and the period of the rows.
+        rows.
+        """
         row, period, axes = 0, 0, [0] * len(inner)
         for expression, stride, size in zip(where.results, strides, shape, strict=True):
             match expression:
@@ -311,7 +313,7 @@ class KernelStages:
         return tuple(where.results) == tuple(AffineDimExpr(d) for d in range(where.num_dims))
 
     def _keep(self, member: Member) -> None:
-        """Have a value of a row in memory."""
+        """Allocate scratch for a value of a row."""
         if member.out:
             return
         nbytes = max(prod(member.kept), 1) * stored_size(member.out_dtype)
@@ -320,7 +322,9 @@ class KernelStages:
         self.scratch_bytes += aligned(nbytes)
 
     def _result(self, member: Member, number: int, target: Array) -> Access:
-        """Place of the result in an array of the program, without the axes of size 1 of a sum."""
+        """Return the location of the result in the program's array, without size-1 axes of a sum.
+        sum.
+        """
         strides = target.strides
         row = 0
         if self.has_rows and not member.summed:
@@ -328,7 +332,7 @@ class KernelStages:
         shape = target.shape[len(target.shape) - len(strides) :]
         kept = [(n, s) for n, s in zip(shape, strides, strict=True)]
         wanted = list(member.kept)
-        while len(kept) > len(wanted):  # those of size 1, of summed axes
+        while len(kept) > len(wanted):  # axes of size 1 that were summed
             place = next((d for d, (n, _) in enumerate(kept) if n == 1), None)
             if place is None:
                 raise NoMachineCodeError("a result of another shape")
@@ -345,14 +349,16 @@ class KernelStages:
         return Access(number, target.dtype, row, tuple(s for _, s in kept), member.comes_again)
 
     def _parameter(self, array: Array) -> int:
-        """The number of an array of the program among the parameters."""
+        """Return the index of a program's array among the parameters."""
         if array not in self.parameters:
             self.parameters.append(array)
         return self.parameters.index(array)
 
 
 def _last_of(summed: Sequence[int], space: Shape, adds_rows: bool) -> int:
-    """The last axes of a space that are summed; over all rows with those of size 1 among them."""
+    """Return the last axes of a space that are summed; for a sum over all rows including those of
+    size 1.
+    """
     own = [d for d in summed if d]
     if adds_rows:
         last = len(space)

@@ -1,9 +1,10 @@
-"""The machine code of a team of threads: how they share the rows of a job.
+"""Machine code of a thread pool: how threads share the rows of a job.
 
-A job is (function, arguments of each thread, rows, chunk), a call is a list of jobs, one after the
-other. The caller publishes a job; it and its helpers take chunks of rows until none is left: first
-many at once, 2 / (3 * threads) of those that are left, at the end one by one, so that all finish at
-nearly the same time. A helper that gets no CPU takes none, and keeps nobody waiting.
+A job is (function, arguments of each thread, rows, chunk); a call is a list of jobs, one after the
+other. The calling thread publishes a job; it and the other threads (helpers) take chunks of rows
+until none is left: first large ones, 2 / (3 * threads) of the remaining rows, at the end single
+rows, so that all finish at nearly the same time. A helper without a CPU takes no chunk, and delays
+no one.
 
 Between jobs helpers spin for about 0.1 ms, then sleep until the next one.
 
@@ -24,8 +25,8 @@ from csrun.executable.team import (
 )
 
 SPINS = 2000  # pauses before a helper sleeps: 0.04 to 0.12 ms, so that streamers get its CPU
-PATIENCE = 200  # pauses before the caller offers its CPU to a helper that has not finished
-FUTEX, WAIT, WAKE, ALL = 202, 128, 129, 2**31 - 1  # Linux on x86-64; waits of this process alone
+PATIENCE = 200  # pauses before the caller yields its CPU to a helper that has not finished
+FUTEX, WAIT, WAKE, ALL = 202, 128, 129, 2**31 - 1  # Linux on x86-64; private futex of this process
 
 TEAM_CODE = f"""\
 ; A team's memory: {TICKET} the job's number (upper half) and its next chunk, {DONE} chunks done,
@@ -262,7 +263,7 @@ define void @team.stop(ptr %team) nounwind {{
 }}
 """
 
-#: Intrinsics that it calls, each with its declaration.
+#: Declarations of the intrinsics that it calls.
 DECLARED = {
     "llvm.smax.i64": "declare i64 @llvm.smax.i64(i64, i64)",
     "llvm.smin.i64": "declare i64 @llvm.smin.i64(i64, i64)",

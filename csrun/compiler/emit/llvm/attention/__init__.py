@@ -1,7 +1,7 @@
-"""Machine code of attention, forward and backward: a call's rows are pairs of sample and head.
+"""Machine code of attention, forward and backward; a row of a call is a pair of sample and head.
 
-Blocks of queries are computed one after the other, each with whole rows of scores, as in
-`csrun.kernels.attention`; products are functions of `csrun.compiler.emit.llvm.products`.
+Blocks of queries are computed one after the other, each with full rows of scores, as in
+`csrun.kernels.attention`; matrix products call functions of `csrun.compiler.emit.llvm.products`.
 """
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes
@@ -15,9 +15,9 @@ from csrun.executable.products import BLOCK_K, Tile, tile_of
 
 
 def attention_code(kernel: Attention, name: str, tile: Tile | None = None) -> KernelCode | None:
-    """The machine code of a kernel, under this name; None where it has no such form.
+    """Return the machine code of a kernel, under this name; None if it has no such form.
 
-    tile: that of the products, the host's if none is given
+    tile: tile of the matrix products; None: that of the host.
     """
     if not _has_form(kernel):
         return None
@@ -39,12 +39,12 @@ def attention_code(kernel: Attention, name: str, tile: Tile | None = None) -> Ke
 
 
 def _has_form(kernel: Attention) -> bool:
-    """Return whether all is float32, and there is something; a mask may be of booleans."""
+    """Return whether all arrays are float32 and not empty; a mask may be boolean."""
     arrays = (*kernel.operands, *kernel.results)
     sizes = AttentionSizes.of(kernel)
     return (
         all(array.dtype == "float32" and 0 not in array.shape for array in arrays)
         and (kernel.mask is None or kernel.mask.dtype in ("float32", "bool"))
-        # Scores of the first keys are those of the first panels where k is one block.
+        # If k is one block, scores of the first keys are the first panels.
         and max(sizes.size, sizes.value_size) <= BLOCK_K
     )

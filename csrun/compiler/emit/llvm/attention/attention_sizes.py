@@ -1,4 +1,4 @@
-"""Sizes of an attention, and of the blocks that it is computed in."""
+"""Sizes of an attention, and of its blocks."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from csrun.compiler.emit.llvm.matrices import padded
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels.attention import Attention
 
-ROWS = 48  # of a block: whole tiles of products; more of them are no faster with 256 to 4,096 keys
-PART_ROWS = 24  # of a causal block, multiplied by the keys that they see
+ROWS = 48  # queries of a block: whole tiles of products; more are no faster with 256 to 4,096 keys
+PART_ROWS = 24  # queries of a causal block, times the keys that they see
 
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Queries of a pair: the first one, how many they are, and how many keys they see."""
+    """Queries of a pair: the first one, their number, and how many keys they see."""
 
     first: LaneValue
     count: LaneValue
@@ -24,8 +24,8 @@ class QueryBlock:
 class AttentionSizes:
     """Sizes of an attention over pairs of a sample and a head.
 
-    all_keys: with those that causal attention never sees. size, value_size: of a key's and a
-    value's vector.
+    all_keys: including those that causal attention never sees.
+    size, value_size: length of a key's and a value's vector.
     """
 
     samples: int
@@ -38,7 +38,7 @@ class AttentionSizes:
 
     @classmethod
     def of(cls, kernel: Attention) -> "AttentionSizes":
-        """The sizes of a kernel."""
+        """Return the sizes of a kernel."""
         is_backward = kernel.phase is Phase.BACKWARD
         query, key, value = kernel.operands[1:4] if is_backward else kernel.operands[:3]
         samples, heads, queries, size = query.shape
@@ -47,23 +47,23 @@ class AttentionSizes:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a sample and a head."""
+        """Number of pairs of a sample and a head."""
         return self.samples * self.heads
 
     @property
     def keys(self) -> int:
-        """Keys that any query attends to."""
+        """Number of keys that any query attends to."""
         return min(self.queries, self.all_keys) if self.is_causal else self.all_keys
 
     @property
     def rows(self) -> int:
-        """Queries of a block."""
+        """Number of queries of a block."""
         return min(ROWS, self.queries)
 
     @property
     def score_stride(self) -> int:
         """Elements from a row of scores to the next: an odd number of vectors.
 
-        With a power of 2, a column's elements would share few places of the cache.
+        With a power of 2, the elements of a column would map to few cache sets.
         """
         return LANES * (padded(self.keys) // LANES | 1)

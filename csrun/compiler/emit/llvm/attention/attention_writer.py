@@ -1,4 +1,4 @@
-"""Base of the functions of attention: arguments, blocks of queries, scores of a block."""
+"""Base class of attention functions: arguments, blocks of queries, scores of a block."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from csrun.compiler.kernels.attention import Attention
 
 
 class AttentionWriter(ABC):
-    """Writes the function of a kernel: pair after pair, block after block of its queries.
+    """Writes the function of a kernel: a loop over pairs, and over the blocks of a pair's queries.
 
-    columns: those of a panel of the products
+    columns: columns of a panel of the products.
     """
 
     def __init__(self, kernel: Attention, columns: int) -> None:
@@ -45,11 +45,11 @@ class AttentionWriter(ABC):
 
     @property
     def pairs(self) -> int:
-        """Rows of a call."""
+        """Number of rows of a call."""
         return self._sizes.pairs
 
     def lines(self) -> list[str]:
-        """The instructions."""
+        """Return the instructions."""
         code = self.code
         with code.loop(LaneValue("%first", INDEX), LaneValue("%last", INDEX)) as pair:
             self._pair = pair
@@ -60,7 +60,7 @@ class AttentionWriter(ABC):
     def _write_pair(self) -> None: ...
 
     def _weight_draw(self, arguments: int) -> WeightDraw | None:
-        """The draw of the weights that are dropped; None without dropout."""
+        """Return the random draw of dropped weights; None without dropout."""
         code, dropout, sizes = self.code, self._kernel.dropout, self._sizes
         if dropout is None:
             return None
@@ -74,7 +74,7 @@ class AttentionWriter(ABC):
         return WeightDraw(code, sizes, dropout, numbers, kept)
 
     def _of_pair(self, array: Array) -> Matrix:
-        """The matrix of the pair in an array [B, H, rows, columns]."""
+        """Return the matrix of the pair in an array [B, H, rows, columns]."""
         code, heads = self.code, self._sizes.heads
         sample = code.op("udiv", self._pair, index(heads))
         head = code.op("urem", self._pair, index(heads))
@@ -89,7 +89,7 @@ class AttentionWriter(ABC):
 
     @contextmanager
     def _blocks(self) -> Iterator[QueryBlock]:
-        """Blocks of queries."""
+        """Return the blocks of queries."""
         code, sizes = self.code, self._sizes
         with code.loop(index(0), index(sizes.queries), sizes.rows) as first:
             rest = code.op("sub", index(sizes.queries), first)
@@ -100,7 +100,7 @@ class AttentionWriter(ABC):
             yield QueryBlock(first, count, seen)
 
     def _write_scores(self, block: QueryBlock, query: Matrix, keys: str) -> None:
-        """Scaled queries of a block, and their scores with the keys that it sees."""
+        """Write the scaled queries of a block, and their scores with the keys that it sees."""
         code, size = self.code, self._sizes.size
         scale = code.constant(self._kernel.scale, FLOATS)
         self._copy_rows(query.at(code, block.first), self._scaled, block.count, size, scale)
@@ -111,7 +111,7 @@ class AttentionWriter(ABC):
     def _multiply_seen(
         self, block: QueryBlock, a: Matrix, packed: str, c: Matrix, columns: int
     ) -> None:
-        """Multiply numbers of the keys that a block sees by a packed matrix of all keys."""
+        """Multiply weights of the keys that a block sees by a packed matrix of all keys."""
         with self._parts(block) as (start, part):
             left, right = a.at(self.code, start), c.at(self.code, start)
             sizes = ProductSizes(part.count, index(columns), part.seen)
@@ -124,14 +124,14 @@ class AttentionWriter(ABC):
     def _multiply_keys(
         self, block: QueryBlock, a: Matrix, packed: str, c: Matrix, columns: int
     ) -> None:
-        """Multiply vectors of a block's queries by those, packed, of the keys that it sees."""
+        """Multiply vectors of a block's queries by packed vectors of the keys that it sees."""
         with self._parts(block) as (start, part):
             sizes = ProductSizes(part.count, part.seen, index(columns))
             self._products.multiply(a.at(self.code, start), packed, c.at(self.code, start), sizes)
 
     @contextmanager
     def _parts(self, block: QueryBlock) -> Iterator[tuple[LaneValue, QueryBlock]]:
-        """Parts of a block, with their first row: the earlier ones see fewer keys."""
+        """Yield parts of a block, with their first row: earlier parts see fewer keys."""
         code = self.code
         if not self._sizes.is_causal:
             yield index(0), block

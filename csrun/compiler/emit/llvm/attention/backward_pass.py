@@ -1,4 +1,4 @@
-"""Attention backward: weights from the logarithms of sums, then the gradients of the operands."""
+"""Attention backward: weights from the saved logsumexp, then the gradients of the operands."""
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import QueryBlock
 from csrun.compiler.emit.llvm.attention.attention_writer import AttentionWriter
@@ -10,14 +10,17 @@ from csrun.compiler.kernels.attention import Attention
 
 
 class BackwardWriter(AttentionWriter):
-    """Writes the gradients' function: those of keys and values are sums over blocks of queries."""
+    """Writes the gradient function; gradients of keys and values are sums over blocks of queries.
+    queries.
+    """
 
     def __init__(self, kernel: Attention, columns: int) -> None:
         super().__init__(kernel, columns)
         sizes, products, scratch = self._sizes, self._products, self.scratch
         self._packed_keys = products.room(sizes.keys, sizes.size)
         self._packed_values = products.room(sizes.keys, sizes.value_size)
-        self._packed_rows = products.room(sizes.size, sizes.keys)  # keys, for those of queries
+        # packed keys, for the gradient of queries
+        self._packed_rows = products.room(sizes.size, sizes.keys)
         self._packed_queries = products.room(sizes.size, sizes.rows)
         self._packed_grad = products.room(sizes.value_size, sizes.rows)
         self._slopes = scratch.matrix(sizes.rows, sizes.score_stride)
@@ -55,7 +58,7 @@ class BackwardWriter(AttentionWriter):
             self._clear(target, sizes.keys, sizes.all_keys, columns)
 
     def _write_averages(self, block: QueryBlock, grad: Matrix, out: Matrix) -> None:
-        """The sum of gradient times result of each row."""
+        """Write the sum of gradient times result of each row."""
         code, zero = self.code, self.code.constant(0.0, FLOATS)
         with code.loop(index(0), block.count) as row:
             slope, value, slot = grad.at(code, row), out.at(code, row), code.slot(zero)
@@ -89,7 +92,7 @@ class BackwardWriter(AttentionWriter):
         self._copy_rows(self._of_queries, target, block.count, size, scale)
 
     def _clear(self, target: Matrix, first: int, last: int, columns: int) -> None:
-        """Zeros in rows."""
+        """Set rows to zero."""
         code = self.code
         if first == last:
             return

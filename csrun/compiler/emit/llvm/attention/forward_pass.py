@@ -1,4 +1,4 @@
-"""Attention forward: softmax of scores times values, and the logarithm of each row's sum."""
+"""Attention forward: softmax of scores times values, and each row's logsumexp."""
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import QueryBlock
 from csrun.compiler.emit.llvm.attention.attention_writer import AttentionWriter
@@ -9,7 +9,7 @@ from csrun.compiler.kernels.attention import Attention
 
 
 class ForwardWriter(AttentionWriter):
-    """Writes attention's function: keys and values are packed once a pair."""
+    """Writes the attention function; keys and values are packed once per pair."""
 
     def __init__(self, kernel: Attention, columns: int) -> None:
         super().__init__(kernel, columns)
@@ -17,7 +17,7 @@ class ForwardWriter(AttentionWriter):
         self._packed_keys = products.room(sizes.keys, sizes.size)
         self._packed_values = products.room(sizes.value_size, sizes.keys)
         self._attended = scratch.matrix(sizes.rows, sizes.value_size)
-        # A vector of rows may end behind the block.
+        # A vector of rows may extend beyond the block.
         self._largest = Matrix(scratch.take(4 * (sizes.rows + LANES)), 1)
         self._sums = Matrix(scratch.take(4 * (sizes.rows + LANES)), 1)
 
@@ -38,7 +38,7 @@ class ForwardWriter(AttentionWriter):
             self._write_logsumexp(block, logsumexp.at(self.code, block.first))
 
     def _write_results(self, block: QueryBlock, out: Matrix) -> None:
-        """Divide the sums of values by those of their weights."""
+        """Divide the weighted sums of values by the sums of their weights."""
         code = self.code
         with code.loop(index(0), block.count) as row:
             source, target = self._attended.at(code, row), out.at(code, row)

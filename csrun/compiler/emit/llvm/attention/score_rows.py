@@ -1,7 +1,7 @@
 """Passes over a block of scores: softmax of each row forward, weights and slopes backward.
 
-A row ends where causal attention sees no further key; behind it, up to what its block sees, weights
-are 0.
+A row ends at the last key that causal attention sees; after it, up to the last key of its block,
+weights are 0.
 """
 
 import numpy as np
@@ -43,14 +43,14 @@ class ScoreRows:
         self._zero = code.constant(0.0, FLOATS)
 
     def write_softmax(self, block: QueryBlock, largest: Matrix, sums: Matrix) -> None:
-        """Scores become their powers of e, less each row's largest; that and the row sums."""
+        """Replace scores by exp(score - row maximum), and write the row sums."""
         code = self._code
         with code.loop(index(0), block.count) as number:
             row, mask, limit = self._row(block, number)
             top = self._largest(row, mask, limit)
             total = self._exponentials(row, number, limit, top)
             if mask is not None:
-                # What is largest in a row adds 1; of a row that sees nothing the sum is 0.
+                # The maximum of a row adds 1; the sum of a row that sees no key is 0.
                 one = code.constant(1.0, FLOAT)
                 total = code.select(code.compare("olt", total, one), one, total)
             code.store(top, largest.at(code, number).pointer)
@@ -58,9 +58,9 @@ class ScoreRows:
             self._clear(row, limit, block.seen)
 
     def _largest(self, row: Matrix, mask: Matrix | None, limit: LaneValue) -> LaneValue:
-        """The largest score of a row; the mask is added to them.
+        """Return the largest score of a row; the mask is added to the scores.
 
-        NaN may be left out: it makes the sum of the powers NaN.
+        NaN may be missed here: the sum of the exponentials then is NaN.
         """
         code = self._code
         least = code.constant(float("-inf"), FLOATS)
@@ -85,7 +85,7 @@ class ScoreRows:
     def _exponentials(
         self, row: Matrix, number: LaneValue, limit: LaneValue, top: LaneValue
     ) -> LaneValue:
-        """The sum of a row's powers, which are stored; of those that are dropped 0."""
+        """Store a row's exponentials, 0 for dropped ones; return their sum."""
         code = self._code
         slot, largest = code.slot(self._zero), code.splat(top, LANES)
 
@@ -104,9 +104,9 @@ class ScoreRows:
     def write_slopes(
         self, block: QueryBlock, slopes: Matrix, logsumexp: Matrix, averages: Matrix
     ) -> None:
-        """Scores become weights, and gradients of weights (`slopes`) those of scores.
+        """Replace scores by weights, and gradients of weights (`slopes`) by gradients of scores.
 
-        averages: each row's sum of weight times gradient
+        averages: each row's sum of weight times gradient.
         """
         code = self._code
         with code.loop(index(0), block.count) as number:
@@ -135,7 +135,7 @@ class ScoreRows:
     def _kept(
         self, number: LaneValue, at: LaneValue, weight: LaneValue, slope: LaneValue
     ) -> tuple[LaneValue, LaneValue]:
-        """Weights as they were used, and their gradients: of those that were dropped 0."""
+        """Return weights as used, and their gradients; both are 0 where dropped."""
         code, draw = self._code, self._draw
         if draw is None:
             return weight, slope
@@ -145,10 +145,10 @@ class ScoreRows:
         )
         return used, own
 
-    # Pieces.
+    # Helpers.
 
     def _row(self, block: QueryBlock, number: LaneValue) -> tuple[Matrix, Matrix | None, LaneValue]:
-        """A row of scores, that of the mask, and how many keys it sees."""
+        """Return a row of scores, the row of the mask, and the number of keys it sees."""
         code, sizes = self._code, self._sizes
         query = code.op("add", block.first, number)
         limit = index(sizes.keys)
@@ -158,7 +158,7 @@ class ScoreRows:
         return self._scores.at(code, number), mask, limit
 
     def _power(self, x: LaneValue) -> LaneValue:
-        """e ** x; of what a mask hides 0, without the way there through slow denormals."""
+        """Return e ** x; 0 for masked scores, avoiding slow denormals."""
         if self._mask is None:
             return self._math.exp(x)
         code = self._code
@@ -175,7 +175,7 @@ class ScoreRows:
         return code.op("fadd", score, own)
 
     def _clear(self, row: Matrix, limit: LaneValue, seen: LaneValue) -> None:
-        """Zeros from the first vector behind a row's end on."""
+        """Set to zero from the first vector after a row's end."""
         if not self._sizes.is_causal:
             return
         code = self._code

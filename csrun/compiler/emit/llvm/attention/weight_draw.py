@@ -1,6 +1,6 @@
-"""Dropout of attention's weights: the masks of `csrun.kernels.random.RunDraw`.
+"""Dropout of attention weights: the masks of `csrun.kernels.random.RunDraw`.
 
-The masks of a block of queries are drawn before they are used, a byte a weight.
+The masks of a block of queries are drawn in advance, one byte per weight.
 """
 
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from csrun.compiler.kernels.attention import WeightDropout
 from csrun.kernels.random import blocks_of, threshold_of
 
 NUMBERS = (*SEED, "step.draw", "step.first_sample", "step.rows", "step.valid")
-LEVELS = 4  # 16 bits each, in 64
-COLUMNS = LEVELS * COUNTERS  # of a mask that 64 bits of a vector of counters give
+LEVELS = 4  # of 16 bits each, in 64 bits
+COLUMNS = LEVELS * COUNTERS  # mask values from 64 bits of a vector of counters
 WORDS = Kind("int64", COUNTERS)
 
 
 def kept_stride(keys: int) -> int:
-    """Bytes from one row of masks to the next: whole vectors of counters are drawn."""
+    """Return the bytes from one row of masks to the next; whole vectors of counters are drawn."""
     blocks = blocks_of(keys)
     return padded(LEVELS * blocks + COLUMNS * -(-blocks // COUNTERS))
 
 
 class WeightDraw:
-    """Draws which weights of a block are kept, and tells it of 16 of them.
+    """Draws which weights of a block are kept, and returns the mask of 16 of them at a time.
 
-    scale: of those that are kept
+    scale: factor of kept weights.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class WeightDraw:
         self._keys = round_keys(code, [numbers[text] for text in SEED])
 
     def kept(self, number: LaneValue, at: LaneValue) -> LaneValue:
-        """The mask of a row of the block: true where a weight is kept."""
+        """Return the mask of a row of the block: true where a weight is kept."""
         return self._kept.at(self._code, number).load(self._code, at, None)
 
     def write(self, pair: LaneValue, block: QueryBlock) -> None:
@@ -72,13 +72,13 @@ class WeightDraw:
                 self._write_vector(sample, counter, place, LEVELS * blocks)
 
     def _last_vector(self, block: QueryBlock, blocks: int) -> LaneValue:
-        """Number of the last vector that has a column which the block sees."""
+        """Return the index of the last vector with a column that the block sees."""
         code = self._code
         last = code.op("udiv", code.op("sub", block.seen, index(1)), index(COLUMNS))
         return smaller(code, last, index((blocks - 1) // COUNTERS))
 
     def _drawn_sample(self, sample: LaneValue) -> LaneValue:
-        """The sample's number; one of padding has the mask of the one that it is a copy of."""
+        """Return the sample's index; a sample of padding has the mask of the one it copies."""
         code, numbers = self._code, self._numbers
         number = code.op("add", sample, numbers["step.first_sample"])
         rows = code.call("umax", numbers["step.rows"], index(1))
@@ -86,7 +86,9 @@ class WeightDraw:
         return code.select(is_padding, code.op("urem", number, rows), number)
 
     def _write_vector(self, sample: LaneValue, counter: LaneValue, place: str, split: int) -> None:
-        """Masks of a vector of counters; the second half of the words begins at column `split`."""
+        """Write the masks of a vector of counters; the second half of the words begins at column
+        `split`.
+        """
         code = self._code
         numbers = ", ".join(f"i64 {n}" for n in range(COUNTERS))
         counters = Counters(

@@ -1,7 +1,7 @@
 """Machine code of convolutions and their gradients, as matrix products over blocks of windows.
 
-What windows see is written as columns of a matrix a block at a time, in the scratch of a thread;
-products are functions of `csrun.compiler.emit.llvm.products`.
+The pixels of windows are written block by block as columns of a matrix, in a thread's scratch;
+matrix products call functions of `csrun.compiler.emit.llvm.products`.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from csrun.compiler.kernels.convolution import (
 from csrun.executable import machine_code
 from csrun.executable.products import BLOCK_K, Tile, tile_of
 
-MOST_SCRATCH_BYTES = 16 << 20  # of a thread, which a row of windows has its place in
+MOST_SCRATCH_BYTES = 16 << 20  # scratch of a thread, which must hold a row of windows
 
 _Writer = Callable[[Any, int], ConvolutionWriter]
 _BY_PRODUCTS: dict[type[Convolution], _Writer] = {
@@ -42,9 +42,9 @@ _BY_CHANNEL: dict[type[Convolution], _Writer] = {
 
 
 def convolution_code(kernel: Convolution, name: str, tile: Tile | None = None) -> KernelCode | None:
-    """The machine code of a kernel, under this name; None where it has no such form.
+    """Return the machine code of a kernel, under this name; None if it has no such form.
 
-    tile: that of the products, the host's if none is given
+    tile: tile of the matrix products; None: that of the host.
     """
     if not _has_form(kernel):
         return None
@@ -54,7 +54,7 @@ def convolution_code(kernel: Convolution, name: str, tile: Tile | None = None) -
 
 
 def _writer_of(kernel: Convolution) -> _Writer:
-    """The writer of a kernel's function."""
+    """Return the writer of a kernel's function."""
     outputs, inputs, *size = kernel.weight.shape
     is_depthwise = inputs == 1 and outputs == kernel.groups
     is_depthwise = is_depthwise and prod(size) <= depthwise.MOST_TAPS
@@ -64,7 +64,7 @@ def _writer_of(kernel: Convolution) -> _Writer:
 
 
 def _has_form(kernel: Convolution) -> bool:
-    """Return whether all is float32 with contiguous images."""
+    """Return whether all arrays are float32 and images are contiguous."""
     arrays = (*kernel.reads, *kernel.writes)
     planes = [(a.strides[2:], a.shape[2:]) for a in (kernel.images, kernel.maps)]
     weight = kernel.weight

@@ -1,4 +1,4 @@
-"""Sizes of a convolution, and the blocks of windows that it is computed in."""
+"""Sizes of a convolution, and its blocks of windows."""
 
 from dataclasses import dataclass
 from math import prod
@@ -11,16 +11,18 @@ from csrun.compiler.kernels.convolution import PIXEL, Convolution
 
 Pair = tuple[int, int]
 
-BLOCK_WINDOWS = 512  # of a block, unless a row of an image has more
-LEAST_BLOCKS = 16  # into which samples are cut, so that threads share them
+BLOCK_WINDOWS = 512  # windows of a block, unless a row of an image has more
+LEAST_BLOCKS = 16  # blocks per thread, so that threads share samples evenly
 LEAST_WORK = 1 << 20  # multiplications of a block: 25 us
 
 
 @dataclass(frozen=True)
 class WindowBlock:
-    """Windows that are columns of one matrix: whole samples, or rows of one sample.
+    """Windows that form the columns of one matrix: whole samples, or rows of one sample.
 
-    sample: the first one. row, rows: of windows in each sample. count: of windows.
+    sample: the first sample.
+    row, rows: rows of windows in each sample.
+    count: number of windows.
     """
 
     sample: LaneValue
@@ -34,8 +36,8 @@ class WindowBlock:
 class ConvolutionSizes:
     """Sizes of a convolution of [N, G C, H, W] to [N, G O, H', W'].
 
-    inputs, outputs: channels of a group, C and O. block_samples, block_rows: of a block; either
-    it has one sample, or all rows of windows.
+    inputs, outputs: channels of a group, C and O.
+    block_samples, block_rows: size of a block; it has one sample, or all rows of windows.
     """
 
     samples: int
@@ -50,7 +52,7 @@ class ConvolutionSizes:
 
     @classmethod
     def of(cls, kernel: Convolution) -> Self:
-        """The sizes of a kernel."""
+        """Return the sizes of a kernel."""
         samples, channels, height, width = kernel.images.shape
         outputs, *found = kernel.maps.shape[1:]
         image, places, w = (height, width), (found[0], found[1]), kernel.windows
@@ -67,36 +69,36 @@ class ConvolutionSizes:
 
     @property
     def taps(self) -> int:
-        """Pixels of a window."""
+        """Number of pixels of a window."""
         return prod(self.windows.size)
 
     @property
     def depth(self) -> int:
-        """Numbers that a window sees in all channels of its group."""
+        """Number of values that a window reads in all channels of its group."""
         return self.inputs * self.taps
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the windows of a sample are its pixels."""
+        """Return whether the windows of a sample are its pixels (a 1 x 1 convolution)."""
         return self.windows == PIXEL
 
     @property
     def sample_blocks(self) -> int:
-        """Blocks of a sample, or of the samples that a block has."""
+        """Number of blocks of a sample, or of a block's samples."""
         return -(-self.places[0] // self.block_rows)
 
     @property
     def blocks(self) -> int:
-        """Blocks of all samples."""
+        """Number of blocks of all samples."""
         return -(-self.samples // self.block_samples) * self.sample_blocks
 
     @property
     def block_windows(self) -> int:
-        """Windows of a block, at most."""
+        """Maximum number of windows of a block."""
         return self.block_samples * self.block_rows * self.places[1]
 
     def block(self, code: Code, number: LaneValue) -> WindowBlock:
-        """The block with a number."""
+        """Return the block with an index."""
         group = code.op("udiv", number, index(self.sample_blocks))
         part = code.op("urem", number, index(self.sample_blocks))
         sample = times(code, group, self.block_samples)

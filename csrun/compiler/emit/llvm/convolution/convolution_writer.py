@@ -1,4 +1,4 @@
-"""Base of the functions of a convolution: arguments, rows of the job, addresses."""
+"""Base class of convolution functions: arguments, rows of the job, addresses."""
 
 from abc import ABC, abstractmethod
 
@@ -16,9 +16,9 @@ _ROWS = "ptr %arguments, i64 %first, i64 %last"
 
 
 class ConvolutionWriter(ABC):
-    """Writes the function of a kernel, row after row of its job.
+    """Writes the function of a kernel, row by row of its job.
 
-    planes: scratch, of which all is cleared before the first row
+    planes: scratch that is cleared before the first row.
     """
 
     def __init__(self, kernel: Convolution) -> None:
@@ -35,11 +35,11 @@ class ConvolutionWriter(ABC):
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Rows of the job."""
+        """Number of rows of the job."""
 
     @property
     def parts_bytes(self) -> int:
-        """Bytes of what rows leave to the end of the job."""
+        """Size of data that rows leave for the end of the job, in bytes."""
         return 0
 
     @abstractmethod
@@ -48,11 +48,11 @@ class ConvolutionWriter(ABC):
 
     @property
     def begin_rows(self) -> int:
-        """Rows of what is done before, 0 if nothing is."""
+        """Number of rows of the preceding job, 0 without one."""
         return 0
 
     def begin_lines(self) -> list[str]:
-        """Return the instructions of rows before all others."""
+        """Return the instructions of a row of the preceding job."""
         return []
 
     def end_lines(self) -> list[str]:
@@ -60,7 +60,7 @@ class ConvolutionWriter(ABC):
         return []
 
     def finished(self, name: str) -> KernelCode:
-        """The machine code."""
+        """Return the machine code."""
         code = self.code
         for plane in self.planes:
             plane.clear()
@@ -87,21 +87,21 @@ class ConvolutionWriter(ABC):
         )
 
     def image(self, sample: LaneValue, channel: LaneValue) -> Matrix:
-        """The image of a sample and a channel."""
+        """Return the image of a sample and a channel."""
         return Matrix(self._plane_of(self.kernel.images, sample, channel), self.sizes.image[1])
 
     def map(self, sample: LaneValue, channel: LaneValue) -> Matrix:
-        """The map of a sample and a channel."""
+        """Return the feature map of a sample and a channel."""
         return Matrix(self._plane_of(self.kernel.maps, sample, channel), self.sizes.places[1])
 
     def weight(self, output: LaneValue, channel: LaneValue) -> Matrix:
-        """The weight from a map and a channel of its group on: a row for each map."""
+        """Return the weight from a map and a channel of its group on; one row per map."""
         weight = self.kernel.weight
         terms = (output, weight.strides[0]), (channel, self.sizes.taps)
         return Matrix(self.offset(self.bases[weight], *terms), weight.strides[0])
 
     def offset(self, pointer: str, *terms: tuple[LaneValue, int]) -> str:
-        """An address, from numbers and their strides."""
+        """Return an address from indices and strides."""
         for number, stride in terms:
             pointer = self.code.offset(pointer, "float32", times(self.code, number, stride))
         return pointer

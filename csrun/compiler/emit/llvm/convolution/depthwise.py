@@ -1,7 +1,7 @@
-"""Convolution of each channel by itself: no products, but loops over the rows of padded planes.
+"""Depthwise convolution: loops over the rows of padded planes instead of matrix products.
 
-The sum of a place adds up its pixels in their order. Sums of the weight's gradient have a place
-for each lane, which are added up over rows, then samples, then lanes.
+The sum of an output adds its pixels in order. Sums of the weight's gradient have one accumulator
+per lane; these are added over rows, then samples, then lanes.
 """
 
 from abc import ABC
@@ -28,11 +28,11 @@ from csrun.compiler.kernels.convolution import (
     ConvolveBackwardWeight,
 )
 
-MOST_TAPS = 49  # of a window: they stand one after the other in the code
+MOST_TAPS = 49  # pixels of a window up to which the loop is unrolled
 
 
 class _Convolver:
-    """Convolution of a plane: images to places, or, with the weight flipped, back."""
+    """Convolution of a plane: from images to outputs or, with the flipped weight, back."""
 
     def __init__(
         self, code: Code, scratch: ThreadScratch, image: Pair, windows: Windows, places: Pair
@@ -43,7 +43,7 @@ class _Convolver:
         self.plane = PaddedPlane(code, scratch, image, windows, places)
 
     def write(self, weights: Sequence[LaneValue], first: LaneValue, target: Matrix) -> None:
-        """Store the sums of the plane's pixels times weights, on top of a first number."""
+        """Store the sums of the plane's pixels times weights, starting from an initial value."""
         code, (rows, width) = self._code, self._places
         kind = Kind("float32", lanes_of(width))
         lanes = [code.splat(value, kind.lanes) for value in (*weights, first)]
@@ -66,7 +66,7 @@ class _Convolver:
 
 
 class _DepthwiseWriter(ConvolutionWriter, ABC):
-    """A function whose rows are pairs of a sample and a channel."""
+    """Base of functions whose rows are pairs of a sample and a channel."""
 
     def __init__(self, kernel: Convolution, panel: int) -> None:
         super().__init__(kernel)
@@ -76,14 +76,14 @@ class _DepthwiseWriter(ConvolutionWriter, ABC):
         return self.sizes.samples * self.sizes.groups
 
     def pair(self, row: LaneValue) -> tuple[LaneValue, LaneValue]:
-        """The sample and the channel of a row."""
+        """Return the sample and the channel of a row."""
         sample, channel = (
             self.code.op(how, row, index(self.sizes.groups)) for how in ("udiv", "urem")
         )
         return sample, channel
 
     def numbers(self, channel: LaneValue) -> list[LaneValue]:
-        """The weight of a channel."""
+        """Return the weight of a channel."""
         weight = self.weight(channel, index(0))
         taps = range(self.sizes.taps)
         return [self.code.load(self.offset(weight.pointer, (index(n), 1)), FLOAT) for n in taps]
@@ -113,7 +113,7 @@ class DepthwiseConvolveWriter(_DepthwiseWriter):
 
 
 class DepthwiseFlippedWriter(_DepthwiseWriter):
-    """Writes the function of the images' gradient where windows lie at every pixel."""
+    """Writes the function of the images' gradient for windows at every pixel."""
 
     def __init__(self, kernel: ConvolveBackwardInput, panel: int) -> None:
         super().__init__(kernel, panel)
@@ -131,7 +131,7 @@ class DepthwiseFlippedWriter(_DepthwiseWriter):
 
 
 class DepthwiseInputWriter(_DepthwiseWriter):
-    """Writes the function of the images' gradient: what each window adds to its pixels."""
+    """Writes the function of the images' gradient: each window adds to its pixels."""
 
     def __init__(self, kernel: ConvolveBackwardInput, panel: int) -> None:
         super().__init__(kernel, panel)
@@ -164,7 +164,7 @@ class DepthwiseInputWriter(_DepthwiseWriter):
 
 
 class DepthwiseWeightWriter(ConvolutionWriter):
-    """Writes the function of the weight's gradient: a row is a channel, sample after sample."""
+    """Writes the function of the weight's gradient: a row is a channel, over all samples."""
 
     def __init__(self, kernel: ConvolveBackwardWeight, panel: int) -> None:
         super().__init__(kernel)
@@ -219,14 +219,14 @@ class DepthwiseWeightWriter(ConvolutionWriter):
 
 
 def _mask(code: Code, count: int, kind: Kind) -> LaneValue | None:
-    """The mask of the first lanes, where they are not all."""
+    """Return the mask of the first lanes, if they are not all."""
     return None if count == kind.lanes else code.first_lanes(count, kind.lanes)
 
 
 def _each_vector(
     code: Code, width: int, lanes: int, body: Callable[[LaneValue, int], None]
 ) -> None:
-    """Instructions for the vectors of a row, each with its number of lanes in the row."""
+    """Write instructions for the vectors of a row, each with its number of lanes."""
     full = width // lanes * lanes
     if full // lanes > MOST_PIECES:
         with code.loop(index(0), index(full), lanes) as place:

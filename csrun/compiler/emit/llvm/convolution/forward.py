@@ -1,4 +1,4 @@
-"""Convolution: the weight times what windows see, for blocks of windows and of channels."""
+"""Convolution: the weight times the pixels of windows, by blocks of windows and channels."""
 
 from math import gcd, prod
 
@@ -15,7 +15,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.convolution import Convolve, ConvolveBackwardInput
 from csrun.executable.products import BLOCK_K, BLOCK_ROWS
 
-LEAST_PIECE = 4  # windows that are worth to be written to panels by themselves
+LEAST_PIECE = 4  # windows from which writing them directly to panels pays
 
 
 class ConvolveWriter(ProductWriter):
@@ -61,7 +61,7 @@ class ConvolveWriter(ProductWriter):
     def _pack(
         self, block: WindowBlock, first: LaneValue, channels: LaneValue, depth: LaneValue
     ) -> None:
-        """Pack what windows see of some channels as panels."""
+        """Pack the pixels of windows in some channels as panels."""
         code, sizes = self.code, self.sizes
         if sizes.is_plain and sizes.block_samples == 1:
             pixels = self.image(block.sample, first).at(code, block.row).pointer
@@ -79,7 +79,7 @@ class ConvolveWriter(ProductWriter):
 
     @property
     def _piece(self) -> int:
-        """Windows of a row that are never in two panels."""
+        """Number of windows of a row that never span two panels."""
         return gcd(self.sizes.places[1], self.panel, LANES)
 
     def _write_panels(
@@ -90,7 +90,7 @@ class ConvolveWriter(ProductWriter):
         first: LaneValue,
         depth: LaneValue,
     ) -> None:
-        """Write what windows see of a channel to panels, from a row of these on."""
+        """Write the pixels of windows in a channel to panels, starting at a row of the panels."""
         code, width, kind = self.code, self.sizes.places[1], Kind("float32", self._piece)
         with self.each_sample(block) as (sample, start):
             image = self.image(code.op("add", block.sample, sample), channel)
@@ -108,14 +108,14 @@ class ConvolveWriter(ProductWriter):
                 each_step(code, width, kind.lanes, copy)
 
     def _place(self, row: str, column: LaneValue, depth: LaneValue) -> str:
-        """The address of a column in a row of the panels."""
+        """Return the address of a column in a row of the panels."""
         code = self.code
         panel = code.op("mul", code.op("and", column, index(-self.panel)), depth)
         lane = code.op("and", column, index(self.panel - 1))
         return self.offset(row, (panel, 1), (lane, 1))
 
     def _copy_columns(self, block: WindowBlock, first: LaneValue, depth: LaneValue) -> None:
-        """Copy rows of columns to panels, from a row of these on."""
+        """Copy rows of columns to panels, starting at a row of the panels."""
         code, kind = self.code, Kind("float32", self.panel)
         with code.loop(index(0), block.count, self.panel) as column:
             start = code.op("mul", column, depth)
@@ -126,7 +126,7 @@ class ConvolveWriter(ProductWriter):
                 code.store(value, self.offset(panel, (tap, self.panel)))
 
     def _write_maps(self, block: WindowBlock, first: LaneValue, outputs: LaneValue) -> None:
-        """Add the bias, and store."""
+        """Add the bias, and store the maps."""
         code = self.code
         count = code.op("udiv", block.count, block.samples)
         with self.each_sample(block) as (sample, column), code.loop(index(0), outputs) as output:
@@ -148,9 +148,9 @@ class ConvolveWriter(ProductWriter):
 
 
 class FlippedWriter(ConvolveWriter):
-    """Writes the function of the images' gradient where windows lie at every pixel.
+    """Writes the function of the images' gradient for windows at every pixel.
 
-    It is the convolution of the maps with the flipped weight [G C, O, KH, KW], which is written
+    It is a convolution of the maps with the flipped weight [G C, O, KH, KW], which is written
     before all rows.
     """
 
@@ -176,14 +176,14 @@ class FlippedWriter(ConvolveWriter):
         return self.kernel.weight.shape[0]
 
     def begin_lines(self) -> list[str]:
-        """A row is a channel of the images."""
+        """Return the instructions that flip the weight; a row is a channel of the images."""
         code, sizes, step = Code(), self.sizes, self._weight.strides[0]
         source, target = argument(code, 1), argument(code, len(self.parameters) + 2)
         with (
             code.loop(LaneValue("%first", INDEX), LaneValue("%last", INDEX)) as row,
             code.loop(index(0), index(sizes.inputs)) as n,
         ):
-            # The inputs of this convolution are the maps of the other.
+            # The inputs of this convolution are the maps of the other one.
             group, channel = (code.op(how, row, index(sizes.outputs)) for how in ("udiv", "urem"))
             output = code.op("add", times(code, group, sizes.inputs), n)
             read = Matrix(source, step).at(code, output)

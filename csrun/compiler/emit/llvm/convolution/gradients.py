@@ -1,4 +1,4 @@
-"""Gradients of a convolution: of its images, and of its weight."""
+"""Gradients of a convolution with respect to its images and its weight."""
 
 from functools import partial, reduce
 
@@ -11,17 +11,17 @@ from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.emit.llvm.packed_products import ProductSizes
 from csrun.compiler.kernels.convolution import ConvolveBackwardInput, ConvolveBackwardWeight
 
-COLUMN_ROWS = 128  # of columns, at a time: whole channels, in the cache
-LEAST_ROWS = 192  # of columns that a row of the weight gradient's job has, if there are so many
-SMALL_WEIGHT = 1 << 16  # floats; its partial sums are added up in the end
+COLUMN_ROWS = 128  # columns at a time: whole channels, within the cache
+LEAST_ROWS = 192  # columns per row of the weight gradient's job, if there are enough
+SMALL_WEIGHT = 1 << 16  # floats of partial sums, which are added at the end
 MOST_PARTS_BYTES = 4 << 20
 
 
 class InputGradientWriter(ProductWriter):
     """Writes the function of the images' gradient: a row is some samples and some channels.
 
-    The transposed weight times the maps' gradient is what each pixel of windows is given; these
-    are added to the image (col2im).
+    The transposed weight times the maps' gradient is the gradient of each pixel in each window;
+    these are added to the image (col2im).
     """
 
     def __init__(self, kernel: ConvolveBackwardInput, panel: int) -> None:
@@ -77,7 +77,7 @@ class InputGradientWriter(ProductWriter):
             self._add_columns(block, source, image)
 
     def _add_columns(self, block: WindowBlock, columns: Matrix, image: Matrix) -> None:
-        """Add columns of a channel to its image, in a row of pixels after the other."""
+        """Add columns of a channel to its image, in one row of pixels after the other."""
         code, sizes = self.code, self.sizes
         if self.plane is None:
             each_piece(
@@ -104,8 +104,8 @@ class InputGradientWriter(ProductWriter):
 class WeightGradientWriter(ProductWriter):
     """Writes the function of the weight's gradient: a row is some channels and some blocks.
 
-    Columns times the transposed gradient of the maps, [K, O], is added up over the blocks, which
-    are cut into a fixed number of shares; their sums are added in order.
+    Columns times the transposed gradient of the maps, [K, O], is summed over the blocks, which are
+    split into a fixed number of shares; their sums are added in order.
     """
 
     def __init__(self, kernel: ConvolveBackwardWeight, panel: int) -> None:
@@ -178,7 +178,7 @@ class WeightGradientWriter(ProductWriter):
     def _columns_of(
         self, block: WindowBlock, group: LaneValue, first: LaneValue, channels: LaneValue
     ) -> Matrix:
-        """Columns of a block, of some channels."""
+        """Return the columns of a block, for some channels."""
         code, sizes = self.code, self.sizes
         own = code.op("add", times(code, group, sizes.inputs), first)
         if sizes.is_plain and sizes.block_samples == 1:
@@ -197,7 +197,7 @@ class WeightGradientWriter(ProductWriter):
         group: LaneValue,
         bounds: tuple[LaneValue, LaneValue],
     ) -> None:
-        """Add up the shares of some rows of [K, O], and store them transposed."""
+        """Add the shares of some rows of [K, O], and store them transposed."""
         sizes, step = self.sizes, self.kernel.weight.strides[0]
         own = Matrix(parts, sizes.depth * self._width).at(code, group)
 

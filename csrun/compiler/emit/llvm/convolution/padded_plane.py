@@ -1,7 +1,7 @@
-"""Rows of an image with their padding in scratch, where all that windows see is inside.
+"""Rows of an image with padding in scratch, so that windows never reach outside.
 
-A column that a window sees is next to that of the following window: with a stride of s columns a
-row has s parts, one behind the other, with every s-th column of the image.
+The pixels of consecutive windows are made adjacent: with a stride of s columns a row has s parts,
+one after the other, each with every s-th column of the image.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,15 @@ from csrun.compiler.emit.llvm.convolution.pieces import each_piece
 from csrun.compiler.emit.llvm.matrices import FLOATS, Matrix, padded, times
 from csrun.compiler.emit.llvm.packed_products import ThreadScratch
 
-_WIDE, _MOST_STRIDE = 8, 4  # lanes that are taken from a row of the image at once, up to a stride
+# strides up to which several vectors of the image are loaded and shuffled
+_WIDE, _MOST_STRIDE = 8, 4
 
 
 @dataclass(frozen=True)
 class _Part:
     """Columns of a part of a row, before `end`, that are columns of the image.
 
-    image: the column of the image that is column 0 of the part, which may be padding
+    image: column of the image that is column 0 of the part; may be padding.
     """
 
     number: int
@@ -32,7 +33,7 @@ class _Part:
 
 
 class PaddedPlane:
-    """Memory for the rows of an image that so many rows of windows see."""
+    """Memory for the image rows read by a number of rows of windows."""
 
     def __init__(
         self, code: Code, scratch: ThreadScratch, image: Pair, windows: Windows, places: Pair
@@ -42,7 +43,7 @@ class PaddedPlane:
         self._windows = w = windows
         last = (w.size[1] - 1) * w.dilation[1]
         self._seen = (places[1] - 1) * w.stride[1] + last + 1  # columns, with padding
-        # Vectors are read and written behind the last window.
+        # Vectors may extend beyond the last window.
         self._part = padded(places[1] + last // w.stride[1]) + LANES
         self._pitch = self._part * w.stride[1]
         self._more_rows = (w.size[0] - 1) * w.dilation[0] + 1 - w.stride[0]
@@ -51,11 +52,11 @@ class PaddedPlane:
 
     @property
     def row_step(self) -> int:
-        """Elements from what a window sees to what the window below it sees."""
+        """Elements from the pixels of a window to those of the window below it."""
         return self._windows.stride[0] * self._pitch
 
     def tap(self, i: LaneValue, j: LaneValue) -> str:
-        """The address of what the first window sees at a row and a column of its own."""
+        """Return the address of a pixel, by row and column, of the first window."""
         code, stride = self._code, index(self._windows.stride[1])
         column = times(code, j, self._windows.dilation[1])
         part = times(code, code.op("urem", column, stride), self._part)
@@ -64,7 +65,7 @@ class PaddedPlane:
         return code.offset(self._pointer, "float32", code.op("add", row, place))
 
     def fixed_tap(self, i: int, j: int) -> str:
-        """As `tap`, for a known pixel."""
+        """Return the address as `tap`, for a pixel known at code generation."""
         place, part = divmod(j * self._windows.dilation[1], self._windows.stride[1])
         row = i * self._windows.dilation[0] * self._pitch
         return self._code.offset(self._pointer, "float32", index(row + part * self._part + place))
@@ -74,7 +75,7 @@ class PaddedPlane:
         clear_floats(self._code, self._pointer, self._floats)
 
     def read(self, image: Matrix, window_row: LaneValue, window_rows: LaneValue) -> None:
-        """Copy what rows of windows see; the padding of columns must have been cleared."""
+        """Copy the rows read by windows; the padding columns must have been cleared."""
         code = self._code
         with self._rows(window_row, window_rows) as (row, is_inside, own):
             with code.when(is_inside):
@@ -86,7 +87,7 @@ class PaddedPlane:
                 clear_floats(code, own, self._pitch)
 
     def add_to(self, image: Matrix, window_row: LaneValue, window_rows: LaneValue) -> None:
-        """Add the rows that rows of windows see to those of the image."""
+        """Add the rows read by windows to those of the image."""
         code = self._code
         with (
             self._rows(window_row, window_rows) as (row, is_inside, own),
@@ -100,7 +101,7 @@ class PaddedPlane:
     def _rows(
         self, window_row: LaneValue, window_rows: LaneValue
     ) -> Iterator[tuple[LaneValue, LaneValue, str]]:
-        """Rows that windows see: number in the image, whether it is there, address here."""
+        """Yield the rows read by windows: index in the image, whether it exists, address here."""
         code, w = self._code, self._windows
         seen = times(code, window_rows, w.stride[0])
         first = code.op("sub", times(code, window_row, w.stride[0]), index(w.padding[0]))
@@ -112,7 +113,7 @@ class PaddedPlane:
 
     @property
     def _parts(self) -> list[_Part]:
-        """The parts that windows see, and their columns that are in the image."""
+        """Return the parts read by windows, and their columns that are in the image."""
         w = self._windows
         stride, padding = w.stride[1], w.padding[1]
         columns = min(self._image[1] + padding, self._seen)
@@ -144,7 +145,9 @@ class PaddedPlane:
             code.store(value, code.offset(target, "float32", at))
 
     def _wide(self, part: _Part) -> int:
-        """Columns of a part whose vectors, with what is between them, are in a row of the image."""
+        """Return the columns of a part whose vectors, with the skipped columns, are within a row of
+        the image.
+        """
         stride = self._windows.stride[1]
         if stride > _MOST_STRIDE:
             return 0
@@ -169,7 +172,7 @@ class PaddedPlane:
 
 
 def clear_floats(code: Code, pointer: str, count: int) -> None:
-    """Zeros; the count is one of whole vectors."""
+    """Write zeros; the count is a whole number of vectors."""
     zero = code.constant(0.0, FLOATS)
     with code.loop(index(0), index(count), LANES) as at:
         code.store(zero, code.offset(pointer, "float32", at))
@@ -181,7 +184,7 @@ def _copy(code: Code, source: str, target: str, at: LaneValue, kind: Kind) -> No
 
 
 def _every(code: Code, values: LaneValue, stride: int) -> LaneValue:
-    """Every so many-th lane."""
+    """Return every n-th lane."""
     lanes = values.kind.lanes // stride
     numbers = ", ".join(f"i32 {n * stride}" for n in range(lanes))
     kind, order = Kind("float32", lanes), f"<{lanes} x i32> <{numbers}>"

@@ -1,19 +1,19 @@
-"""Rows of a known length, cut into vectors: nothing behind the row is touched."""
+"""Rows of a length known at code generation, split into vectors without access beyond the row."""
 
 from collections.abc import Callable
 
 from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix
 
-#: A place in a row, and the type of the numbers there.
+#: Position in a row, and the type of the numbers there.
 PieceBody = Callable[[LaneValue, Kind], None]
-MOST_PIECES = 8  # that stand one after the other in the code; more are a loop
+MOST_PIECES = 8  # vectors that are unrolled; more are a loop
 
 
 def each_piece(code: Code, size: int, body: PieceBody, most: int = MOST_PIECES) -> None:
-    """Instructions for vectors of 16 numbers, then of 8, 4, 2 and 1.
+    """Write instructions for vectors of 16 numbers, then of 8, 4, 2 and 1.
 
-    most: vectors of 16 that are no loop
+    most: number of vectors of 16 that are unrolled.
     """
     full, at, lanes = size // LANES * LANES, 0, LANES
     if full // LANES > most:
@@ -28,7 +28,7 @@ def each_piece(code: Code, size: int, body: PieceBody, most: int = MOST_PIECES) 
 
 
 def each_step(code: Code, size: int, lanes: int, body: Callable[[LaneValue], None]) -> None:
-    """Instructions for places of a row, each so many numbers after the one before."""
+    """Write instructions for positions of a row with a fixed step."""
     if size <= lanes * MOST_PIECES:
         for at in range(0, size, lanes):
             body(index(at))
@@ -38,12 +38,12 @@ def each_step(code: Code, size: int, lanes: int, body: Callable[[LaneValue], Non
 
 
 def lanes_of(width: int) -> int:
-    """Lanes of vectors for rows of so many numbers: those that hold a row, or 16."""
+    """Return the lanes of vectors for rows of this length: enough for a row, or 16."""
     return min(1 << (width - 1).bit_length(), LANES)
 
 
 def clear_image(code: Code, image: Matrix, size: tuple[int, int]) -> None:
-    """Zeros in an image, rows and columns."""
+    """Write zeros to rows and columns of an image."""
     with code.loop(index(0), index(size[0])) as row:
         start = image.at(code, row).pointer
 
@@ -54,7 +54,7 @@ def clear_image(code: Code, image: Matrix, size: tuple[int, int]) -> None:
 
 
 def reversed_lanes(code: Code, value: LaneValue) -> LaneValue:
-    """The last lane first."""
+    """Reverse the lanes."""
     kind = value.kind
     if kind.lanes == 1:
         return value

@@ -1,4 +1,4 @@
-"""Base of the functions that compute products: columns of a block, and its maps."""
+"""Base class of functions with matrix products: columns of a block, and its maps."""
 
 from abc import ABC
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ from csrun.compiler.kernels.convolution import Convolution
 
 
 class ProductWriter(ConvolutionWriter, ABC):
-    """Writes a function over columns of blocks: what its windows see, a row for each pixel of them.
+    """Writes a function over columns of blocks: the pixels of windows, with one row per pixel.
 
-    panel: columns of a packed panel of products. stride: of the rows of columns
+    panel: columns of a packed panel.
+    stride: elements between rows of columns.
     """
 
     def __init__(self, kernel: Convolution, panel: int) -> None:
@@ -36,30 +37,30 @@ class ProductWriter(ConvolutionWriter, ABC):
 
     @cached_property
     def map_rows(self) -> Matrix:
-        """Scratch for rows of maps with the columns of a block."""
+        """Return scratch for rows of maps with the columns of a block."""
         return Matrix(self.scratch.take(4 * self.sizes.outputs * self.stride), self.stride)
 
     def maps(self, block: WindowBlock, channel: LaneValue, sample: LaneValue) -> Matrix:
-        """Places of a block in the maps of one of its samples: a row for each map."""
+        """Return the outputs of a block in the maps of one of its samples, one row per map."""
         own = self.map(self.code.op("add", block.sample, sample), channel)
         start = own.at(self.code, block.row).pointer
         return Matrix(start, self.kernel.maps.strides[1])
 
     @contextmanager
     def each_tap(self) -> Iterator[tuple[LaneValue, LaneValue, LaneValue]]:
-        """Pixels of a window: number, row, column."""
+        """Yield the pixels of a window: index, row, column."""
         code, (rows, columns) = self.code, self.sizes.windows.size
         with code.loop(index(0), index(rows)) as i, code.loop(index(0), index(columns)) as j:
             yield code.op("add", times(code, i, columns), j), i, j
 
     @contextmanager
     def each_sample(self, block: WindowBlock) -> Iterator[tuple[LaneValue, LaneValue]]:
-        """Samples of a block: number, and its first column."""
+        """Yield the samples of a block: index, and its first column."""
         with self.code.loop(index(0), block.samples) as sample:
             yield sample, times(self.code, sample, prod(self.sizes.places))
 
     def write_columns(self, block: WindowBlock, channel: LaneValue, target: str) -> None:
-        """Write what the windows of a block see of a channel."""
+        """Write the pixels of a block's windows in a channel."""
         code = self.code
         with self.each_sample(block) as (sample, first):
             image = self.image(code.op("add", block.sample, sample), channel)
@@ -77,7 +78,7 @@ class ProductWriter(ConvolutionWriter, ABC):
             self._copy_seen(Matrix(plane.tap(i, j), plane.row_step), own, block.rows)
 
     def copy_row(self, source: str, target: str, count: LaneValue) -> None:
-        """Copy numbers; vectors are written behind the last one."""
+        """Copy numbers; vectors may extend beyond the last one."""
         row, own = Matrix(source, 0), Matrix(target, 0)
         code = self.code
         each_vector(
@@ -85,7 +86,7 @@ class ProductWriter(ConvolutionWriter, ABC):
         )
 
     def _copy_seen(self, seen: Matrix, own: Matrix, rows: LaneValue) -> None:
-        """Copy in whole vectors: what is behind a row is overwritten by the next one."""
+        """Copy in whole vectors; data after a row's end is overwritten by the next row."""
         code, width = self.code, self.sizes.places[1]
         kind = Kind("float32", lanes_of(width))
 
@@ -97,7 +98,7 @@ class ProductWriter(ConvolutionWriter, ABC):
             each_step(code, width, kind.lanes, copy)
 
     def map_matrix(self, block: WindowBlock, first: LaneValue) -> Matrix:
-        """Maps of a group as rows with the columns of a block."""
+        """Return the maps of a group as rows with the columns of a block."""
         zero, outputs = index(0), index(self.sizes.outputs)
         if self.sizes.block_samples == 1:
             return self.maps(block, first, zero)

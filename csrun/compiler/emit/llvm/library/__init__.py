@@ -1,4 +1,4 @@
-"""Machine code of the kernel library: a file a family, in which each class has its builder."""
+"""Machine code of the kernel library: one file per family; each kernel class has a builder."""
 
 from collections.abc import Callable
 from typing import Any
@@ -64,11 +64,11 @@ BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
 
 
 def library_code(kernel: Kernel, name: str) -> KernelCode | None:
-    """The machine code of a kernel, under this name; None where it has no such form."""
+    """Return the machine code of a kernel, under this name; None if it has no such form."""
     builder = BUILDERS.get(type(kernel))
     if builder is None or any(0 in array.shape for array in (*kernel.reads, *kernel.writes)):
         return None
     try:
         return builder(kernel, name)
-    except NoMachineCodeError:  # of a type without instructions
+    except NoMachineCodeError:  # an element type without instructions
         return None

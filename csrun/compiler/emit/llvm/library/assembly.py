@@ -1,6 +1,6 @@
-"""Machine code of concatenations and of the gradients of slices: copies of parts to their places.
+"""Machine code of concatenations and of the gradients of slices: parts are copied into a result.
 
-A function `name.begin` clears the whole where parts do not fill it.
+A function `name.begin` clears the result if parts do not cover it.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.concatenation import Assembly, Piece
 
-ROWS = 64  # of a part that threads share, at least, if it is large enough
-BLOCK = 1024  # numbers of a row that is cut into blocks for this, at least
-LEAST_VECTOR = 8  # consecutive numbers from which vectors are worth it
+ROWS = 64  # minimum elements of a large part that threads share
+BLOCK = 1024  # minimum elements of a row that is split into blocks for this
+LEAST_VECTOR = 8  # consecutive numbers from which vectors pay
 
 
 def assembly_code(kernel: Assembly, name: str) -> KernelCode | None:
-    """Machine code over rows of all parts, one part after the other.
+    """Return machine code over rows of all parts, one part after the other.
 
-    None where a part is empty, of another type, or in the memory that is written.
+    None if a part is empty, has another type, or overlaps the result.
     """
     if not kernel.is_whole and not kernel.out.is_contiguous:
         return None
@@ -57,7 +57,7 @@ def assembly_code(kernel: Assembly, name: str) -> KernelCode | None:
 
 
 def _clearing(arrays: Sequence[Array]) -> LibraryFunction:
-    """Zeros in vectors of the last array."""
+    """Write zeros in vectors of the last array."""
     function = LibraryFunction(arrays)
     code, dtype, pointer = function.code, arrays[-1].dtype, function.pointers[-1]
     zeros = code.constant(0, Kind(dtype, LANES))
@@ -71,21 +71,21 @@ def _clearing(arrays: Sequence[Array]) -> LibraryFunction:
 
 @dataclass(frozen=True)
 class _CopiedAxis:
-    """An axis of a part. strides: of the part, and of its place."""
+    """One axis of a part; strides: of the part, and of its target."""
 
     size: int
     strides: tuple[int, int]
 
     @property
     def lanes(self) -> int:
-        """Lanes in which it is copied."""
+        """Lanes of the copy."""
         return LANES if self.strides == (1, 1) and self.size >= LEAST_VECTOR else 1
 
 
 class _PieceCopy:
-    """Writes the copy of a part. pointers: to it, and to its place.
+    """Writes the copy of a part; pointers: to it, and to its target.
 
-    rows: that threads share: those of the first axes, or blocks of these
+    rows: rows that threads share: those of the first axes, or blocks of these.
     """
 
     def __init__(self, code: Code, piece: Piece, pointers: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class _PieceCopy:
         self.rows = rows * self._blocks
 
     def write(self, first: int) -> None:
-        """Copy the rows of a call that are of this part, whose own begin at `first`."""
+        """Copy the rows of a call that belong to this part, whose own rows begin at `first`."""
         code, last = self._code, index(first + self.rows)
         start = code.call("smax", FIRST, index(first))
         with code.loop(start, code.call("smin", LAST, last)) as shared, ExitStack() as nest:
@@ -116,7 +116,7 @@ class _PieceCopy:
             self._copy(pointers, block)
 
     def _row(self, row: LaneValue) -> list[str]:
-        """Addresses of a row."""
+        """Return the addresses of a row."""
         pointers = list(self._pointers)
         for axis in reversed(self._around):
             place = self._code.op("urem", row, index(axis.size))
@@ -151,7 +151,7 @@ class _PieceCopy:
 
 
 def _merged(piece: Piece) -> list[_CopiedAxis]:
-    """The axes; those that lie one after the other in both arrays are one."""
+    """Merge axes that are adjacent in both arrays."""
     found: list[_CopiedAxis] = []
     x, place = piece.x, piece.place
     for size, *own in zip(x.shape, x.strides, place.strides, strict=True):
@@ -164,7 +164,7 @@ def _merged(piece: Piece) -> list[_CopiedAxis]:
 
 
 def _shared(axes: Sequence[_CopiedAxis]) -> tuple[Sequence[_CopiedAxis], Sequence[_CopiedAxis]]:
-    """The first axes, whose rows threads share, and the others, of which there is one."""
+    """Return the first axes, whose rows threads share, and the other ones, at least one."""
     count = 0
     while count < len(axes) - 1 and prod(axis.size for axis in axes[:count]) < ROWS:
         count += 1

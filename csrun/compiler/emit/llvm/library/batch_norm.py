@@ -1,8 +1,8 @@
-"""Machine code of batch norm, forward and backward: a channel after the other.
+"""Machine code of batch norm, forward and backward, channel by channel.
 
-A channel's sums are those of its samples, added in their order; a sample's is of 16 places at a
-time. One sum over all places would lose a digit where there are many. Without places after the
-channels 16 of these are in the lanes of a vector.
+A channel's sum adds those of its samples in order; a sample's sum has 16 accumulators. A single sum
+over all positions would lose precision. If no axis follows the channels, 16 channels are in the
+lanes of a vector.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from csrun.compiler.kernels.batch_norm import BatchNorm
 Load = Callable[[str], LaneValue]
 Store = Callable[[str, LaneValue], None]
 
-#: Names of operands and results, in their order.
+#: Names of operands and results, in order.
 FORWARD = ("x", "weight", "bias", "running_mean", "running_variance")
 FORWARD_RESULTS = ("out", "mean", "rstd", "next_mean", "next_variance")
 BACKWARD = ("grad", "x", "mean", "rstd", "weight")
@@ -33,7 +33,7 @@ BACKWARD_RESULTS = ("x_gradient", "weight_gradient", "bias_gradient")
 
 
 def batch_norm_code(kernel: BatchNorm, name: str) -> KernelCode | None:
-    """Machine code over channels, or 16 of them; None where places are not contiguous."""
+    """Return machine code over channels, or groups of 16; None if positions are not contiguous."""
     forward = kernel.phase is Phase.FORWARD
     keys = (*FORWARD, *FORWARD_RESULTS) if forward else (*BACKWARD, *BACKWARD_RESULTS)
     arrays = dict(zip(keys, (*kernel.operands, *kernel.results), strict=True))
@@ -50,9 +50,9 @@ def batch_norm_code(kernel: BatchNorm, name: str) -> KernelCode | None:
 
 
 class _ChannelWriter:
-    """Writes what is computed of a channel, or of 16 in the lanes of a vector.
+    """Writes the computation of a channel, or of 16 in the lanes of a vector.
 
-    A number of a channel is one lane, or all of them; `_spread` is it beside values.
+    A channel's number is one lane, or all of them; `_spread` broadcasts it to values.
     """
 
     def __init__(self, kernel: BatchNorm, arrays: Mapping[str, Array]) -> None:
@@ -74,7 +74,7 @@ class _ChannelWriter:
         self._fewer = self._as_number(call_function(self._code, "maximum", [fewer, index(1)]))
 
     def begin(self, row: LaneValue) -> None:
-        """Note the channels of a row of the job, and the mask of those that are there."""
+        """Set the channels of a row of the job, and the mask of those that exist."""
         code = self._code
         self._channel, self._mask = row, None
         if self._places == 1:
@@ -85,7 +85,7 @@ class _ChannelWriter:
                 self._mask = code.compare("slt", code.lane_numbers(), lanes)
 
     def write_forward(self) -> None:
-        """Statistics, then all values."""
+        """Write statistics, then all values."""
         count, fewer = self._count, self._fewer
         mean = self._op("divide", self._sum_of(lambda load: load("x")), count)
         own_mean = self._spread(mean)
@@ -109,7 +109,7 @@ class _ChannelWriter:
         self._each("out", index(0), index(self._samples), value)
 
     def write_backward(self) -> None:
-        """Sums over what counts, then the gradients; those of padding are 0."""
+        """Write sums over valid rows, then the gradients; those of padding are 0."""
         rstd, mean = self._load("rstd"), self._spread(self._load("mean"))
         bias = self._sum_of(lambda load: load("grad"))
         products = self._sum_of(
@@ -132,7 +132,7 @@ class _ChannelWriter:
         self._each("x_gradient", self._end, index(self._samples), lambda load: zeros)
 
     def _go_on(self, old: str, new: LaneValue, target: str) -> None:
-        """share ((1 - momentum) old + momentum new)."""
+        """Return share ((1 - momentum) old + momentum new)."""
         momentum, _ = self._kernel.options
         (text,) = self._kernel.share
         share = self.function.number(text)
@@ -146,7 +146,7 @@ class _ChannelWriter:
     # Values of a channel.
 
     def _sum_of(self, value: Callable[[Load], LaneValue]) -> LaneValue:
-        """The sum over what counts, a number of the channel."""
+        """Return the sum over valid rows, one number per channel."""
         code, zero = self._code, self._code.constant(0, self._values)
         total, of_sample = code.slot(zero), code.slot(zero)
 
@@ -177,7 +177,7 @@ class _ChannelWriter:
         write: Callable[[Load, Store, LaneValue | None], None],
         end_sample: Callable[[], None] = lambda: None,
     ) -> None:
-        """Instructions for the vectors of some samples, and after those of each one."""
+        """Write instructions for the vectors of some samples, and those after each sample."""
         code = self._code
         with code.loop(first, last) as sample:
             pointers = {
@@ -223,7 +223,7 @@ class _ChannelWriter:
         return self._code.splat(value, LANES)
 
     def _as_number(self, value: LaneValue) -> LaneValue:
-        """A number that all channels have, beside those of a channel."""
+        """Return a number common to all channels with the type of a channel's numbers."""
         found = convert(self._code, value, self._numbers.dtype)
         return self._code.splat(found, self._numbers.lanes)
 

@@ -8,13 +8,15 @@ from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.kernels.random import blocks_of, threshold_of
 
 OF_STEP = ("step.draw", "step.first_sample", "step.rows", "step.valid")
-LEVELS = 4  # 16 bits each, in 64
-#: Counters of a piece of a sample's row: threads share rows that are longer.
+LEVELS = 4  # of 16 bits each, in 64 bits
+#: Counters of a piece of a sample's row: threads share longer rows.
 PIECE = 512
 
 
 def mask_code(kernel: DropoutMask, name: str) -> KernelCode | None:
-    """Machine code over pieces of the mask's rows; None for a mask that is not contiguous."""
+    """Return machine code over pieces of the mask's rows; None for a mask that is not contiguous.
+    contiguous.
+    """
     if not kernel.mask.is_contiguous:
         return None
     writer = _MaskWriter(kernel)
@@ -23,9 +25,10 @@ def mask_code(kernel: DropoutMask, name: str) -> KernelCode | None:
 
 
 class _MaskWriter:
-    """Writes the function: of each piece of a row the counters, words, comparisons.
+    """Writes the function: counters, words and comparisons of each piece of a row.
 
-    Of a row of N values with B counters, the first 4 B are of words 0 and 1, the rest of 2 and 3.
+    In a row of N values with B counters, the first 4 B values are from words 0 and 1, the others
+    from words 2 and 3.
     """
 
     def __init__(self, kernel: DropoutMask) -> None:
@@ -39,7 +42,7 @@ class _MaskWriter:
         self._draw = self.function.integer("step.draw")
 
     def write(self) -> None:
-        """The loop over pieces."""
+        """Write the loop over pieces."""
         code = self.function.code
         full = self._blocks - self._blocks % COUNTERS
         whole = self._columns == 2 * LEVELS * self._blocks
@@ -61,7 +64,7 @@ class _MaskWriter:
                     self._write_blocks(place, drawn, index(full), self._blocks - full)
 
     def _sample(self, row: LaneValue) -> LaneValue:
-        """Index of a row's sample; a row of padding has the mask of the one that it copies."""
+        """Return the sample index of a row; a padding row has the mask of the row it copies."""
         code, number = self.function.code, self.function.integer
         if not self._kernel.rows:
             return index(0)
@@ -73,7 +76,7 @@ class _MaskWriter:
         return code.select(has_padding, copied, found)
 
     def _write_blocks(self, place: str, sample: LaneValue, block: LaneValue, last: int) -> None:
-        """Values of a vector of counters, or of so many that are the last of a row."""
+        """Write the values of a vector of counters, or of the last counters of a row."""
         code, kind = self.function.code, Kind("int64", COUNTERS)
         numbers = ", ".join(f"i64 {n}" for n in range(COUNTERS))
         lanes = LaneValue(f"<{numbers}>", kind)

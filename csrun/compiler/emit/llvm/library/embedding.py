@@ -18,14 +18,14 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward
 
-FEW_ROWS = 256  # of a table that threads share by columns
-COLUMNS = 2  # vectors of columns that stay together: a line of the cache that two threads write
-#: Shares of a larger table at most: each looks at all indices.
+FEW_ROWS = 256  # rows of a table that threads share by columns
+COLUMNS = 2  # vectors of columns that stay together: a cache line that two threads would write
+#: Maximum number of shares of a larger table: each share reads all indices.
 SHARES = 64
 
 
 def lookup_code(kernel: Lookup, name: str) -> KernelCode | None:
-    """Machine code over the indices, of which those out of range were refused before."""
+    """Return machine code over the indices, which were checked before."""
     table, out = as_rows(kernel.weight), as_rows(kernel.out)
     if table is None or out is None:
         return None
@@ -40,7 +40,9 @@ def lookup_code(kernel: Lookup, name: str) -> KernelCode | None:
 
 
 def lookup_part_code(kernel: LookupPart, name: str) -> KernelCode | None:
-    """Machine code over the indices: rows of indices that are not in the shard are copied, or 0."""
+    """Return machine code over the indices: rows of indices outside of the shard are copied, or 0.
+    0.
+    """
     table, out = as_rows(kernel.weight), as_rows(kernel.out)
     before = out if kernel.before is None else as_rows(kernel.before)
     if table is None or out is None or before is None:
@@ -62,9 +64,9 @@ def lookup_part_code(kernel: LookupPart, name: str) -> KernelCode | None:
 def lookup_backward_code(
     kernel: LookupBackward | LookupPartBackward, name: str
 ) -> KernelCode | None:
-    """Machine code over rows of the table, or, where these are few, vectors of its columns.
+    """Return machine code over rows of the table or, if these are few, vectors of its columns.
 
-    Each sum is one of its positions in order, whatever the shares are.
+    Each sum adds its positions in order, for any number of shares.
     """
     grad, out = as_rows(kernel.grad), as_rows(kernel.out)
     if grad is None or out is None:
@@ -84,9 +86,10 @@ def lookup_backward_code(
 
 @dataclass(frozen=True)
 class _GradientWriter:
-    """Sums of the gradients of some rows of the table, and of some vectors of the columns.
+    """Sums of the gradients of some rows of the table, and of some vectors of columns.
 
-    parameters: gradients, indices, the table's gradient. first: the index of the table's row 0
+    parameters: gradients, indices, the table's gradient.
+    first: index of the table's row 0.
     """
 
     function: LibraryFunction
@@ -100,7 +103,7 @@ class _GradientWriter:
         return self.function.parameters[2]
 
     def write(self) -> None:
-        """Clear the rows, unless what is there counts; add gradients in the order of positions."""
+        """Clear the rows, unless they are accumulated; add gradients in the order of positions."""
         code, indices = self.function.code, self.kernel.indices
         if not self.kernel.adds:
             with code.loop(*self.rows) as row:
@@ -124,7 +127,7 @@ class _GradientWriter:
                 self._add_row(position, row)
 
     def _is_inside(self, numbers: LaneValue) -> LaneValue:
-        """Return whether indices are of these rows, and not that of padding."""
+        """Return whether indices are among these rows and not the padding index."""
         code, lanes, (first, last) = self.function.code, numbers.kind.lanes, self.rows
         start = code.op("add", first, index(self.first))
         count = code.op("sub", last, first)
@@ -149,13 +152,13 @@ class _GradientWriter:
 
 
 def _index(function: LibraryFunction, position: LaneValue) -> LaneValue:
-    """The index at a position, of parameter 1."""
+    """Return the index at a position, from parameter 1."""
     kind = Kind(function.parameters[1].dtype)
     return convert(function.code, function.code.load(function.row(1, position), kind), "int64")
 
 
 def _copy(code: Code, like: Array, source: str, target: str) -> None:
-    """A row, to another place."""
+    """Copy a row."""
     kind = Kind(like.dtype, LANES)
 
     def write(at: LaneValue, mask: LaneValue | None) -> None:
@@ -166,7 +169,7 @@ def _copy(code: Code, like: Array, source: str, target: str) -> None:
 
 
 def _clear(code: Code, like: Array, target: str, *vectors: LaneValue) -> None:
-    """Zeros in a row, or in some vectors of it."""
+    """Set a row, or some of its vectors, to zero."""
     zeros = code.constant(0, Kind(like.dtype, LANES))
 
     def write(at: LaneValue, mask: LaneValue | None) -> None:

@@ -1,4 +1,4 @@
-"""Machine code of a library kernel that is a formula: written as one of LAIR."""
+"""Machine code of a library kernel whose computation is a formula, through LAIR."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +15,9 @@ def code_of_formula(
     shapes: Mapping[str, Shape],
     formula: Formula,
 ) -> KernelCode | None:
-    """Machine code of a formula over rows; None where it has no such form.
+    """Return machine code of a formula over rows; None if it has no such form.
 
-    shapes: those under which the formula sees the arrays, of each key
+    shapes: shapes of the arrays in the formula, by key.
     """
     seen: dict[str, Array] = {}
     for key, array in (*reads.items(), *writes.items()):

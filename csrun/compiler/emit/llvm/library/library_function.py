@@ -1,4 +1,4 @@
-"""Functions that are written instruction by instruction: arguments, rows, vectors of a row."""
+"""Functions written instruction by instruction: arguments, rows, vectors of a row."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -10,13 +10,13 @@ from csrun.compiler.graph.array import Array, contiguous
 
 FIRST, LAST = LaneValue("%first", INDEX), LaneValue("%last", INDEX)
 ZERO = index(0)
-Span = tuple[LaneValue, LaneValue]  # the first one, and the end
+Span = tuple[LaneValue, LaneValue]  # the first row, and the end
 
 
 class LibraryFunction:
-    """Instructions of a function, over the addresses of its parameters, and its numbers.
+    """Instructions of a function, with the addresses of its parameters and its numbers.
 
-    pointers: addresses of the parameters, then of the constants
+    pointers: addresses of the parameters, then of the constants.
     """
 
     def __init__(
@@ -33,23 +33,23 @@ class LibraryFunction:
         self.pointers = [argument(self.code, n) for n in range(count)]
 
     def number(self, text: str) -> LaneValue:
-        """A number of the call."""
+        """Return a number of the call."""
         numbers = argument(self.code, len(self.pointers))
         place = self.code.offset(numbers, "float64", index(self._numbers.index(text)))
         return self.code.load(place, Kind("float64"))
 
     def integer(self, text: str) -> LaneValue:
-        """A number of the call that is a count, or 32 bits."""
+        """Return a number of the call that is a count, or a 32-bit word."""
         return self.code.convert("fptoui", self.number(text), "int64")
 
     def row(self, parameter: int, row: LaneValue) -> str:
-        """The address of a row of a parameter."""
+        """Return the address of a row of a parameter."""
         array = self.parameters[parameter]
         elements = self.code.op("mul", row, index(array.strides[0]))
         return self.code.offset(self.pointers[parameter], array.dtype, elements)
 
     def finished(self, name: str, rows: int, cut: int = 1) -> KernelCode:
-        """The machine code."""
+        """Return the machine code."""
         lines = ["entry:", *self.code.entry, *self.code.lines, "  ret void"]
         text = function_text(name, "ptr %arguments, i64 %first, i64 %last", lines)
         return KernelCode(
@@ -68,7 +68,7 @@ class LibraryFunction:
 
 
 def vectors_of(size: int) -> int:
-    """Vectors of a row of so many numbers."""
+    """Return the number of vectors of a row."""
     return -(-size // LANES)
 
 
@@ -79,9 +79,9 @@ def each_vector(
     first: LaneValue = ZERO,
     last: LaneValue | None = None,
 ) -> None:
-    """Instructions for vectors of a row, from one up to another: by place, and mask of the last.
+    """Write instructions for a range of a row's vectors, by position; the last one has a mask.
 
-    size: numbers of the whole row
+    size: length of the row.
     """
     full = index(size // LANES)
     last = index(vectors_of(size)) if last is None else last
@@ -95,7 +95,7 @@ def each_vector(
 
 
 def as_rows(array: Array) -> Array | None:
-    """[N, ...] as [N, D], where that is a view with contiguous rows."""
+    """View [N, ...] as [N, D], if its rows are contiguous."""
     shape = array.shape[1:]
     if array.strides[1:] != contiguous(shape):
         return None

@@ -1,7 +1,7 @@
 """Machine code of gather and index_select, and of their gradients.
 
-Arrays have three axes: those before the one that is looked up along, this one, those after it.
-Each sum is one of its positions in order, as in NumPy, whatever the threads share.
+Arrays have three axes: those before the indexed axis, this axis, and those after it. Each sum adds
+its positions in order, as in NumPy, for any split over threads.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,14 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.embedding import LookupBackward
 from csrun.compiler.kernels.indexing import Indexing
 
-LEAST_VECTOR = 8  # numbers after the axis from which vectors are worth it
-COLUMNS = 16  # of a gradient that stay together: a line of the cache that two threads write
+LEAST_VECTOR = 8  # numbers after the axis from which vectors pay
+COLUMNS = 16  # columns of a gradient that stay together: a cache line that two threads would write
 
 
 def indexing_code(kernel: Indexing, name: str) -> KernelCode | None:
-    """Machine code of a lookup or its gradient; None where an array has not three axes."""
+    """Return machine code of a lookup or its gradient; None if an array does not have three axes.
+    axes.
+    """
     of_each = kernel.function.startswith("gather")
     x, out = kernel.x, kernel.out
     if of_each and kernel.is_gradient and x.shape != _shape_at(out, kernel):
@@ -52,14 +54,14 @@ def indexing_code(kernel: Indexing, name: str) -> KernelCode | None:
 
 
 def _shape_at(array: Array, kernel: Indexing) -> tuple[int, ...]:
-    """The shape with as many positions on the axis as there are indices."""
+    """Return the shape with as many positions on the axis as there are indices."""
     sizes = list(array.shape)
     sizes[kernel.dim] = kernel.indices.shape[kernel.dim]
     return tuple(sizes)
 
 
 def _part(x: Array, kernel: Indexing) -> Array:
-    """The part that is looked up in: along the other axes as long as the indices."""
+    """Return the part that is looked up in, cut to the indices' size on the other axes."""
     for d, size in enumerate(kernel.indices.shape):
         if d != kernel.dim:
             x = x.sliced(d, 0, size)
@@ -72,16 +74,17 @@ def _three_axes(array: Array, dim: int) -> Array | None:
 
 
 def _table_code(kernel: Indexing, grad: Array, out: Array, name: str) -> KernelCode | None:
-    """Machine code of the gradient of a table, whose rows are looked up."""
+    """Return machine code of the gradient of a table whose rows are looked up."""
     rows = grad.selected(0, 0), kernel.indices, out.selected(0, 0)
     return lookup_backward_code(LookupBackward(kernel.layer, *rows, padding=-1), name)
 
 
 @dataclass(frozen=True)
 class _LookupWriter:
-    """Writes the function. Parameters: what is looked up in or a gradient, indices, the result.
+    """Writes the function. Parameters: the table or a gradient, indices, the result.
 
-    of_each: whether each element has an index, else each position of the axis. size: of the axis
+    of_each: whether each element has an index, instead of each position of the axis.
+    size: length of the axis.
     """
 
     function: LibraryFunction
@@ -89,7 +92,9 @@ class _LookupWriter:
     size: int
 
     def write(self) -> tuple[int, int]:
-        """Loops over all positions, or over what is before them; rows, and how they are cut."""
+        """Write loops over all positions, or over the axes before; return rows, and how they are
+        split.
+        """
         code, (before, count, after) = self.function.code, self._result.shape
         if after == 1 and before > 1:
             with code.loop(FIRST, LAST) as outer, code.loop(ZERO, index(count)) as position:
@@ -101,7 +106,9 @@ class _LookupWriter:
         return before * count, 1
 
     def write_gradient(self) -> tuple[int, int]:
-        """Zeros, to which gradients are added; of one row before the axis, by columns after it."""
+        """Write zeros, then add gradients; with a single row before the axis, by columns after it.
+        it.
+        """
         code, (before, _, after) = self.function.code, self._result.shape
         if before == 1:
             self._add_up(ZERO, (FIRST, LAST))
@@ -115,7 +122,7 @@ class _LookupWriter:
         return self.function.parameters[2]
 
     def _look_up(self, outer: LaneValue, position: LaneValue) -> None:
-        """The numbers at one position."""
+        """Copy the numbers at one position."""
         code, after = self.function.code, self._result.shape[2]
         if self.of_each:
             with code.loop(ZERO, index(after)) as column:
@@ -129,7 +136,7 @@ class _LookupWriter:
         self._each_column(source, target, (ZERO, index(after)))
 
     def _add_up(self, outer: LaneValue, columns: Span) -> None:
-        """The sums of some columns, in the order of positions."""
+        """Add some columns, in the order of positions."""
         code, count = self.function.code, self.function.parameters[0].shape[1]
         kind = Kind(self._result.dtype)
         with code.loop(ZERO, index(self.size)) as place, code.loop(*columns) as column:
@@ -148,7 +155,7 @@ class _LookupWriter:
                 self._each_column(source, target, columns, adds=True)
 
     def _each_column(self, source: str, target: str, columns: Span, adds: bool = False) -> None:
-        """Copy or add numbers of columns after the axis, which begin at a whole vector."""
+        """Copy or add columns after the axis, starting at a whole vector."""
         code, arrays = self.function.code, (self.function.parameters[0], self._result)
         after, strides = self._result.shape[2], [array.strides[2] for array in arrays]
         is_dense = strides == [1, 1] and after >= LEAST_VECTOR
@@ -173,7 +180,7 @@ class _LookupWriter:
                 write(at, None)
 
     def _place_of(self, *places: LaneValue) -> LaneValue:
-        """The index at a position; of one that is not on the axis, an end of it."""
+        """Return the index at a position, clamped to the axis."""
         code, indices = self.function.code, self.function.parameters[1]
         given = places if self.of_each else places[1:2]
         found = code.load(self._address(1, *given), Kind(indices.dtype))
@@ -181,7 +188,7 @@ class _LookupWriter:
         return call_function(code, "minimum", [found, index(self.size - 1)])
 
     def _address(self, parameter: int, *places: LaneValue) -> str:
-        """The address of an element, or of the first one on the axes that are left out."""
+        """Return the address of an element, or of the first one on omitted axes."""
         code, array = self.function.code, self.function.parameters[parameter]
         pointer = self.function.pointers[parameter]
         for place, stride in zip(places, array.strides, strict=False):

@@ -1,6 +1,6 @@
-"""Machine code of layer norm and RMS norm, forward and backward: formulas of LAIR.
+"""Machine code of layer norm and RMS norm, forward and backward, from LAIR formulas.
 
-Each row is read twice or three times, from the cache that the first pass brings it to.
+Each row is read two or three times, from the cache after the first pass.
 """
 
 from csrun.compiler.emit.llvm.library.formulas import code_of_formula
@@ -18,7 +18,7 @@ OPERANDS = {
 
 
 def norm_code(kernel: Norm, name: str) -> KernelCode | None:
-    """Machine code of a norm; that of its gradients adds up columns in parts of fixed rows."""
+    """Return machine code of a norm; a gradient sums columns in partial sums of fixed rows."""
     function = kernel.function
     reads = dict(zip(OPERANDS[function.name], kernel.operands, strict=True))
     results = function.results
@@ -36,8 +36,7 @@ def norm_code(kernel: Norm, name: str) -> KernelCode | None:
 class _Formulas:
     """Formulas by the names of `csrun.kernels.normalization`'s functions.
 
-    Values that need few operators are computed again in each pass: that costs less than to keep
-    them.
+    Values that need few operators are recomputed in each pass, which is cheaper than storing them.
 
     Shapes: rows [N, D], weights [1, D], statistics [N, 1]
     """
@@ -83,5 +82,5 @@ class _Formulas:
         }
 
     def _inverse_root(self, x: FormulaValue) -> FormulaValue:
-        """1 / sqrt(mean of squares + eps) of each row."""
+        """Return 1 / sqrt(mean of squares + eps) of each row."""
         return ((x * x).total() / self._size + self._eps).root().reciprocal()

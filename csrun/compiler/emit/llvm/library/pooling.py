@@ -1,7 +1,7 @@
-"""Machine code of max and average pooling, forward and backward: a plane after the other.
+"""Machine code of max and average pooling, forward and backward, plane by plane.
 
-A window's pixels are seen row by row; those outside of the image are passed over. Forward takes 16
-windows of a row at once, those at the borders of the image one by one, backward one.
+A window's pixels are visited row by row; those outside of the image are skipped. Forward computes
+16 windows of a row at once, and those at the borders one by one; backward computes one.
 """
 
 from abc import ABC, abstractmethod
@@ -22,26 +22,26 @@ from csrun.compiler.emit.llvm.scalars import call_function, convert
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels.pooling import AveragePool, MaxPool, Pooling
 
-#: Windows in a row from which vectors are worth it, and the stride up to which.
+#: Windows of a row from which vectors pay, and the largest stride for which they do.
 LEAST_WINDOWS, MOST_STRIDE = 4, 3
-MOST_PIXELS = 16  # of a window that stand one after the other in the code
+MOST_PIXELS = 16  # pixels of a window up to which the loop is unrolled
 
 
 def max_pool_code(kernel: MaxPool, name: str) -> KernelCode | None:
-    """Machine code over planes; None where these are not contiguous."""
+    """Return machine code over planes; None if these are not contiguous."""
     return _code_of(_MaxWriter(kernel), name)
 
 
 def average_pool_code(kernel: AveragePool, name: str) -> KernelCode | None:
-    """Machine code over planes; None where these are not contiguous."""
+    """Return machine code over planes; None if these are not contiguous."""
     return _code_of(_AverageWriter(kernel, kernel.counts_padding), name)
 
 
 @dataclass(frozen=True)
 class _WindowLanes:
-    """A window, or one in each lane: number in the plane and first pixel of the first one.
+    """A window, or one per lane: index in the plane and first pixel of the first window.
 
-    mask: lanes that have a window, as many as `count`
+    mask: lanes that have a window, `count` of them.
     """
 
     number: LaneValue
@@ -53,9 +53,10 @@ class _WindowLanes:
 
 @dataclass(frozen=True)
 class _Pixel:
-    """A pixel of windows: its number in them, and its place in the image of the first one.
+    """A pixel of windows: its index in them, and its position in the image for the first window.
 
-    windows: how many there are. inside: the lanes in which it is in the image, None for all
+    windows: their number.
+    inside: lanes in which it is in the image, None for all.
     """
 
     number: LaneValue
@@ -82,7 +83,7 @@ class _PoolingWriter(ABC):
         self._starts: list[str] = []
 
     def write(self) -> None:
-        """The function; a gradient is added up in zeros."""
+        """Write the function; gradients are added to zeros."""
         code = self._code
         with code.loop(FIRST, LAST) as plane:
             count = len(self.function.parameters)
@@ -94,14 +95,14 @@ class _PoolingWriter(ABC):
 
     @abstractmethod
     def forward(self, windows: _WindowLanes) -> None:
-        """Store results of the pixels of windows."""
+        """Store the results of windows' pixels."""
 
     @abstractmethod
     def backward(self, window: _WindowLanes) -> None:
         """Add to the gradients of a window's pixels."""
 
     def _write_row(self, row: LaneValue) -> None:
-        """Windows that are inside of the image need no masks; in vectors they are by themselves."""
+        """Write a row of windows; inner windows, which need no masks, are separate."""
         code, (rows, columns) = self._code, (self._inner_windows(d) for d in (0, 1))
         if not self._is_padded or self._kind.lanes == 1 or len(columns) < LEAST_WINDOWS:
             self._write_windows(row, range(self._places[1]))
@@ -117,7 +118,7 @@ class _PoolingWriter(ABC):
                 self._write_windows(row, columns)
 
     def _inner_windows(self, axis: int) -> range:
-        """The windows that have all of their pixels in the image, along an axis."""
+        """Return the windows whose pixels are all in the image, along an axis."""
         w = self.kernel.windows
         reach = (w.size[axis] - 1) * w.dilation[axis]
         first = -(-w.padding[axis] // w.stride[axis])
@@ -126,14 +127,14 @@ class _PoolingWriter(ABC):
 
     @contextmanager
     def _written_as(self, lanes: int, is_padded: bool) -> Iterator[None]:
-        """Write vectors of so many windows, which are inside of the image or may not be."""
+        """Write vectors of windows, which are all inner ones or not."""
         before = self._kind, self._is_padded
         self._kind, self._is_padded = Kind(self._kind.dtype, lanes), is_padded
         yield
         self._kind, self._is_padded = before
 
     def _write_windows(self, row: LaneValue, columns: range) -> None:
-        """Some windows of a row."""
+        """Write some windows of a row."""
         code, first = self._code, index(columns.start)
         write = self.forward if self._is_forward else self.backward
         if self._kind.lanes > 1:
@@ -150,7 +151,7 @@ class _PoolingWriter(ABC):
     def _window(
         self, row: LaneValue, column: LaneValue, rest: int = 0, mask: LaneValue | None = None
     ) -> _WindowLanes:
-        """The windows of a vector; rest: how many the mask has."""
+        """Return the windows of a vector; rest: number of lanes in the mask."""
         code, w = self._code, self.kernel.windows
         number = code.op("add", code.op("mul", row, index(self._places[1])), column)
         down, right = (
@@ -172,7 +173,7 @@ class _PoolingWriter(ABC):
     # Pixels of windows.
 
     def _each_pixel(self, windows: _WindowLanes, write: Callable[[_Pixel], None]) -> None:
-        """Instructions for the pixels that are in the image."""
+        """Write instructions for the pixels in the image."""
         code, (rows, columns) = self._code, self.kernel.windows.size
         if not self._is_padded and rows * columns <= MOST_PIXELS:
             for n in range(rows * columns):
@@ -189,7 +190,7 @@ class _PoolingWriter(ABC):
     def _pixel(
         self, windows: _WindowLanes, number: LaneValue, i: LaneValue, j: LaneValue
     ) -> Iterator[_Pixel]:
-        """A pixel of windows; what follows is done if it is in the image."""
+        """Enter a pixel of windows; the instructions in it run if it is in the image."""
         code, (height, width) = self._code, self._image
         down, right = self.kernel.windows.dilation
         row = code.op("add", windows.row, code.op("mul", i, index(down)))
@@ -208,7 +209,7 @@ class _PoolingWriter(ABC):
             yield _Pixel(number, place, column, windows.count, inside)
 
     def _inside(self, column: LaneValue, lanes: int, step: int) -> LaneValue:
-        """The lanes whose column is in the image: the first one's, and so many steps after it."""
+        """Return the lanes whose column is in the image, from the first lane's column."""
         code, kind = self._code, Kind("int32", lanes)
         numbers = ", ".join(f"i32 {n * step}" for n in range(lanes))
         columns = code.splat(convert(code, column, "int32"), lanes)
@@ -216,11 +217,11 @@ class _PoolingWriter(ABC):
         return code.compare("ult", columns, code.constant(self._image[1], kind))
 
     def _seen(self, pixel: _Pixel) -> LaneValue:
-        """The values of a pixel: those of windows that do not see it are any."""
+        """Return the values of a pixel; undefined for windows without it."""
         code, stride = self._code, self._stride
         if self._kind.lanes == 1:
             return self._load(0, pixel.place)
-        # All that is between them is loaded, too: a gather is a load of each lane.
+        # All values between them are loaded, too: a gather is one load per lane.
         whole = Kind(self._kind.dtype, LANES * stride)
         start = code.offset(self._starts[0], whole.dtype, pixel.place)
         if self._is_padded:
@@ -254,10 +255,10 @@ class _PoolingWriter(ABC):
 
 
 class _MaxWriter(_PoolingWriter):
-    """Arrays: image, largest pixels, their numbers; or gradient, numbers, gradient of the image."""
+    """Arrays: image, maxima, their indices; or gradient, indices, gradient of the image."""
 
     def forward(self, windows: _WindowLanes) -> None:
-        """The largest pixel, and its number: of equal ones the first, of NaN the last."""
+        """Write the maximum pixel, and its index: of equal ones the first, of NaN the last."""
         code, numbers = self._code, self._kind.of("int32")
         largest = code.slot(code.constant(float("-inf"), self._kind))
         taken = code.slot(code.constant(-1, numbers))
@@ -281,17 +282,17 @@ class _MaxWriter(_PoolingWriter):
         self._store(2, call_function(code, "maximum", least), windows)
 
     def backward(self, window: _WindowLanes) -> None:
-        """Add the window's gradient to the pixel that it took."""
+        """Add the window's gradient to its maximum pixel."""
         code, number = self._code, self._load(1, window.number, "int32")
         columns = code.constant(self.kernel.windows.size[1], number.kind)
         i, j = (convert(code, code.op(how, number, columns), "int64") for how in ("udiv", "urem"))
-        # Forward takes a pixel of the image, except for windows that have none.
+        # Forward selects a pixel of the image, except for windows that have none.
         is_checked = self._has_window_outside(0) or self._has_window_outside(1)
         with self._written_as(1, is_checked), self._pixel(window, number, i, j) as pixel:
             self._add(self._load(0, window.number), pixel.place)
 
     def _has_window_outside(self, axis: int) -> bool:
-        """Return whether a window has no pixel in the image, along an axis."""
+        """Return whether any window has no pixel in the image, along an axis."""
         w = self.kernel.windows
         starts = (n * w.stride[axis] - w.padding[axis] for n in range(self._places[axis]))
         reach = w.size[axis] * w.dilation[axis]
@@ -308,7 +309,7 @@ class _AverageWriter(_PoolingWriter):
         self._counts_padding = counts_padding
 
     def forward(self, windows: _WindowLanes) -> None:
-        """The sum of the pixels, over their count."""
+        """Write the sum of the pixels, divided by their count."""
         total = self._sum_of(windows, self._seen)
         self._store(1, self._over_count(total, windows), windows)
 
@@ -318,7 +319,7 @@ class _AverageWriter(_PoolingWriter):
         self._each_pixel(window, lambda pixel: self._add(share, pixel.place))
 
     def _over_count(self, value: LaneValue, windows: _WindowLanes) -> LaneValue:
-        """A value over the count of the pixels, or of those in the image."""
+        """Return a value divided by the number of pixels, or of those in the image."""
         count = self._code.constant(prod(self.kernel.windows.size), self._kind)
         if not self._counts_padding:
             one = self._code.constant(1, self._kind)
@@ -326,7 +327,7 @@ class _AverageWriter(_PoolingWriter):
         return call_function(self._code, "divide", [value, count])
 
     def _sum_of(self, windows: _WindowLanes, value: Callable[[_Pixel], LaneValue]) -> LaneValue:
-        """The sum of a value of each pixel in the image."""
+        """Return the sum of a function over the pixels in the image."""
         code = self._code
         slot = code.slot(code.constant(0, self._kind))
 

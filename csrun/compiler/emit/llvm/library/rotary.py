@@ -16,7 +16,9 @@ from csrun.compiler.kernels.rotary import Rotary
 
 
 def rotary_code(kernel: Rotary, name: str) -> KernelCode | None:
-    """Machine code over all axes up to that of positions; the last one is contiguous, or None."""
+    """Return machine code over the axes up to that of positions; None if the last axis is not
+    contiguous.
+    """
     if any(array.strides[-1] != 1 for array in (kernel.x, kernel.out)):
         return None
     writer = _RotaryWriter(kernel)
@@ -25,7 +27,7 @@ def rotary_code(kernel: Rotary, name: str) -> KernelCode | None:
 
 
 class _RotaryWriter:
-    """Writes the function: rotations of each row, by the factors of its position."""
+    """Writes the function: rotations of each row, with the factors of its position."""
 
     def __init__(self, kernel: Rotary) -> None:
         self._kernel = kernel
@@ -34,7 +36,7 @@ class _RotaryWriter:
         self._kind = Kind(kernel.x.dtype, LANES)
 
     def write(self) -> None:
-        """The loops over rows: positions and what is before them, then the axes after them."""
+        """Write the loops over rows: positions and the axes before, then the axes after them."""
         code, kernel = self._code, self._kernel
         shape = kernel.x.shape
         with code.loop(FIRST, LAST) as row:
@@ -50,7 +52,7 @@ class _RotaryWriter:
                 self._write_row(source, target, position)
 
     def _unfolded(self, row: LaneValue, shape: Sequence[int]) -> list[LaneValue]:
-        """The place of a row along each axis."""
+        """Return the index of a row along each axis."""
         places: list[LaneValue] = []
         for size in reversed(shape):
             places.insert(0, self._code.op("urem", row, index(size)))
@@ -89,17 +91,17 @@ class _RotaryWriter:
             each_vector(code, kernel.x.shape[-1] - kernel.size, keep)
 
     def _less(self, x: LaneValue, y: LaneValue, factors: Sequence[LaneValue]) -> LaneValue:
-        """x cos - y sin."""
+        """Return x cos - y sin."""
         products = (self._code.op("fmul", v, f) for v, f in zip((x, y), factors, strict=True))
         return self._code.op("fsub", *products)
 
     def _more(self, x: LaneValue, y: LaneValue, factors: Sequence[LaneValue]) -> LaneValue:
-        """x cos + y sin."""
+        """Return x cos + y sin."""
         products = (self._code.op("fmul", v, f) for v, f in zip((x, y), factors, strict=True))
         return self._code.op("fadd", *products)
 
     def _pairs(self, x: LaneValue, factors: LaneValue) -> LaneValue:
-        """Products of complex numbers, of which each has two lanes."""
+        """Return products of complex numbers in pairs of lanes."""
         swapped = self._shuffled(x, [n ^ 1 for n in range(LANES)])
         own = [self._shuffled(factors, [n & ~1 | part for n in range(LANES)]) for part in (0, 1)]
         odd = ", ".join(f"i1 {str(bool(n % 2)).lower()}" for n in range(LANES))

@@ -1,4 +1,4 @@
-"""Machine code of softmax and log-softmax along rows, forward and backward: formulas of LAIR."""
+"""Machine code of softmax and log-softmax along rows, forward and backward, from LAIR formulas."""
 
 from csrun.compiler.emit.llvm.library.formulas import code_of_formula
 from csrun.compiler.emit.llvm.module import KernelCode
@@ -7,7 +7,7 @@ from csrun.compiler.lair.formula import Formula, Values
 
 
 def softmax_code(kernel: Softmax, name: str) -> KernelCode | None:
-    """Machine code of a softmax; None with an axis after that of the values."""
+    """Return machine code of a softmax; None if an axis follows the one of the values."""
     *shape, after = kernel.out.shape
     if after > 1:
         return None
@@ -18,26 +18,26 @@ def softmax_code(kernel: Softmax, name: str) -> KernelCode | None:
 
 
 def softmax(old: Values) -> Values:
-    """exp(x) / its sum, with the largest value taken off."""
+    """Return exp(x - max) / sum(exp(x - max))."""
     powers = (old["x"] - old["x"].largest()).exp()
     return {"out": powers * powers.total().reciprocal()}
 
 
 def log_softmax(old: Values) -> Values:
-    """x - log(sum of exp(x)), with the largest value taken off before."""
+    """Return (x - max) - log(sum(exp(x - max)))."""
     x = old["x"]
     top = x.largest()
     return {"out": x - top - (x - top).exp().total().log()}
 
 
 def softmax_backward(old: Values) -> Values:
-    """y (grad - sum(grad y))."""
+    """Return y (grad - sum(grad y))."""
     grad, y = old["grad"], old["y"]
     return {"out": (grad - (grad * y).total()) * y}
 
 
 def log_softmax_backward(old: Values) -> Values:
-    """grad - exp(y) sum(grad)."""
+    """Return grad - exp(y) sum(grad)."""
     grad = old["grad"]
     return {"out": grad - old["y"].exp() * grad.total()}
 
