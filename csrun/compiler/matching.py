@@ -1,4 +1,4 @@
-"""Kernel matching: from CIRH to the kernels and updates that a program is made of."""
+"""Kernel matching: from CIRH to the kernels and updates of a program."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from csrun.executable.loss_scale import LossScaling
 
 @dataclass(frozen=True)
 class MatchedOutput:
-    """A value that the host gets, where it is, and how it depends on the batch."""
+    """A value for the host, its location, and how it depends on the batch."""
 
     name: str
     array: Array
@@ -43,16 +43,19 @@ class MatchedOutput:
 class MatchedModel:
     """A model as kernels, in program order.
 
-    label_ranges: what the losses take as labels, by input. number_ranges: what is looked up by the
-    values of an input. loss_dependence: how the loss depends on
-    the batch; None without a loss. loss_count: which of the batch's counts it is a mean over.
-    counts_padding: the layer and operator in which rows that fill up a batch would count, if any.
-    updates: the optimizer of each parameter that is trained, by name. states: how the next value of
-    each state that has one depends on the batch. mixing: the operator that first makes a value of
-    the batch as a whole, if any. clipping: the limits of the gradients. loss_scaling: rule of the
-    loss's scale, if it has one. without_samples: names of arrays that no sample has a
-    row of, whatever the size of the batch. storage: the format of mixed precision.
-    written: the values that each kernel, by its id, leaves in memory.
+    label_ranges: ranges of the losses' labels, by input.
+    number_ranges: ranges of indices, by input.
+    loss_dependence: how the loss depends on the batch; None without a loss.
+    loss_count: index in the batch's counts of the number that the loss is a mean over.
+    counts_padding: layer and operator whose result would include the padding of a batch, if any.
+    updates: optimizer of each trained parameter, by name.
+    states: how the next value of each updated state depends on the batch.
+    mixing: first operator that computes a value from the batch as a whole, if any.
+    clipping: limits of the gradients.
+    loss_scaling: rule of the loss scale, if there is one.
+    without_samples: names of arrays without a row per sample, for any batch size.
+    storage: 16-bit format of mixed precision.
+    written: values that each kernel, by its id, leaves in memory.
     """
 
     inputs: tuple[InputOp, ...]
@@ -75,7 +78,7 @@ class MatchedModel:
 
     @property
     def measures(self) -> bool:
-        """Return whether the global norm of the gradients is needed before an update."""
+        """Return whether updates need the global norm of the gradients."""
         return self.clipping.clip_norm is not None or self.loss_scaling is not None
 
     @property
@@ -85,11 +88,11 @@ class MatchedModel:
 
 
 def validate_model(module: ModuleOp, watch: Watch = NOBODY) -> MatchedModel:
-    """Run the passes and match kernels; nothing is placed, planned or written.
+    """Run the passes and match kernels, without placement, plan or files.
 
     `module` is changed.
 
-    Raises: CompileError naming operator, layer and the user's line when no kernel matches
+    Raises: CompileError naming operator, layer and the user's line if no kernel matches
     """
     run_passes(module, watch=watch)
     watch.begin(MATCHING)
@@ -99,11 +102,12 @@ def validate_model(module: ModuleOp, watch: Watch = NOBODY) -> MatchedModel:
 def match_kernels(
     module: ModuleOp, most: int | None = None, *, records: bool = False
 ) -> MatchedModel:
-    """Cover every operator by a kernel of the library, and what it leaves by generated ones.
+    """Cover every operator by a kernel of the library, and the others by generated kernels.
 
-    `most`: operators that a generated kernel may have. records: find what each kernel writes.
+    most: maximum number of operators of a generated kernel.
+    records: determine what each kernel writes.
 
-    Raises: CompileError naming operator, layer and the user's line when no kernel computes one.
+    Raises: CompileError naming operator, layer and the user's line if no kernel computes one
     """
     graph = Graph(module, changeable_operands)
     covering = _Covering(graph)
@@ -135,7 +139,7 @@ def match_kernels(
 
 
 class _Covering:
-    """Operators of a module, each taken by a kernel, an output, an update or a state."""
+    """Operators of a module, each covered by a kernel, an output, an update or a state."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -146,15 +150,15 @@ class _Covering:
         self.states: dict[str, Dependence] = {}
 
     def run(self, most: int | None) -> tuple[Kernel, ...]:
-        """Cover all operators; the kernels in program order.
+        """Cover all operators; return the kernels in program order.
 
         Raises: CompileError for an operator without a kernel
         """
         for operation in self._left():
-            if operation not in self._graph.taken:  # by the kernel of one before it
+            if operation not in self._graph.taken:  # covered by the kernel of an earlier operator
                 self._graph.start(operation)
                 self._cover(operation)
-        # The library's kernels first: generated ones take what is left, in loops of several.
+        # The library's kernels first: generated ones fuse the remaining operators.
         left = self._left()
         self._placed += generate_kernels(left, self._graph, most)
         for operation in left:
@@ -164,7 +168,9 @@ class _Covering:
         return _adding([kernel for _, kernel in self._placed])
 
     def written(self, kernels: Sequence[Kernel]) -> dict[int, tuple[WrittenValue, ...]]:
-        """Values that each kernel, by its id, leaves in memory; kernels: those of `run`."""
+        """Return the values that each kernel, by its id, leaves in memory; kernels: those of `run`.
+        `run`.
+        """
         values = WrittenValues(self._graph, self.dependences)
         places = [place for place, _ in self._placed]
         return {id(k): values.of(k, place) for k, place in zip(kernels, places, strict=True)}
@@ -174,9 +180,9 @@ class _Covering:
         return [op for op in graph.operations if op not in graph.taken and _needs_kernel(op)]
 
     def _cover(self, operation: Operation) -> None:
-        """Take an operator, unless a generated kernel will."""
+        """Cover an operator, unless a generated kernel will."""
         graph = self._graph
-        if graph.is_number(operation):  # it is text in its readers
+        if graph.is_number(operation):  # inlined in its readers
             graph.take(operation)
         elif isinstance(operation, OutputOp):
             graph.take(operation)
@@ -199,7 +205,7 @@ class _Covering:
 
 
 def _needs_kernel(operation: Operation) -> bool:
-    """Return whether an operator computes: leaves and views do not."""
+    """Return whether an operator computes anything; leaves and views do not."""
     return isinstance(operation, CirhOp) and operation.NEEDS_KERNEL
 
 
@@ -216,7 +222,7 @@ def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:
 
 
 def _adding(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """The kernels; those that write to a gradient after another one add to it."""
+    """Return the kernels; those that write to a gradient after another one accumulate."""
     written: set[str] = set()
     found = []
     for kernel in kernels:
@@ -227,7 +233,9 @@ def _adding(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 
 def _check_gradients(kernels: Sequence[Kernel], updates: Sequence[str]) -> None:
-    """An update whose gradient nobody writes would leave its parameter where it is, silently."""
+    """Check that every gradient is written: otherwise its parameter would silently not be updated.
+    updated.
+    """
     written = {array.name for kernel in kernels for array in kernel.writes}
     missing = [name for name in updates if GRADIENT + name not in written]
     assert not missing, f"no kernel writes the gradients of {', '.join(missing)}"
@@ -264,7 +272,9 @@ def _loss_scaling(operations: Sequence[Operation]) -> LossScaling | None:
 
 
 def _counts_padding(graph: Graph, dependences: Dependences) -> str | None:
-    """The first operator in which padding counts, if a loss, an output or an update is of it."""
+    """Return the first operator in which padding counts, if it affects a loss, an output or an
+    update.
+    """
     ends = (op for op in graph.operations if isinstance(op, LossOp | OutputOp | UpdatingOp))
     if not any(dependences[value].counts_padding for op in ends for value in op.operands):
         return None

@@ -1,4 +1,4 @@
-"""Options of a compile, besides the model."""
+"""Options of a compile."""
 
 from typing import Annotated
 
@@ -9,8 +9,9 @@ from csrun.executable import PlanOptions
 from csrun.site.site import System
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-SHARE = 8  # of the wafer's memory, as much as weights of one matrix may take of it at a time
-GROUP_BYTES = 1 << 20  # layers of less weight than this travel together: fewer handoffs a step
+SHARE = 8  # share of the wafer's memory above which a weight matrix is sharded
+# bytes of weights up to which layers are grouped, for fewer transfers per step
+GROUP_BYTES = 1 << 20
 
 
 class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,13 +39,13 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def part_bytes(self) -> int | None:
-        """The most that a matrix may take and still travel whole; None where all do."""
+        """Maximum size of a matrix that is not sharded; None if none is."""
         if self.max_group_bytes is not None:
             return self.max_group_bytes
         return self.system.sram_bytes // SHARE if self.is_streaming else None
 
     @property
     def adds_gradients(self) -> bool:
-        """Return whether some are added to those that are in the store."""
+        """Return whether gradients are accumulated in the store."""
         is_one = self.minibatches == 1 and not self.accumulates
         return self.run_mode is RunMode.TRAIN and not is_one

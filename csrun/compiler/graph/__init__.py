@@ -1,1 +1,1 @@
-"""Graph of a traced model: operators, arrays as views of base buffers, and what a kernel is."""
+"""Graph of a traced model: operators, arrays as views of base buffers, and the kernel interface."""

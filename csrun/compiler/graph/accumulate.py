@@ -1,8 +1,8 @@
-"""The gradient of a weight that is used at several places: added up where it lies in the store.
+"""Accumulation of the gradient of a weight with several uses, in place in the store.
 
-Reverse mode adds the gradients of all uses. Where their kernels can add, none of these is an array
-of its own: the first one is written to the parameter's gradient, the others are added to it, a
-product a tile of rows at a time, each when its turn comes.
+Reverse mode adds the gradients of all uses. If their kernels can accumulate, none of the gradients
+needs a separate array: the first one is written to the parameter's gradient, and the others are
+added to it in order, a matrix product by tiles of rows.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,20 @@ from csrun.compiler.graph.view_ops import undone
 
 Name = Callable[[Array], str]
 
-TILE_ELEMENTS = 1 << 16  # of a product before it is added: half of that takes BLAS twice the time
+# rows of a product before it is added: half as many double the time of BLAS
+TILE_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Values, each with its place over what they are added up to; and the additions."""
+    """Values to be added, each with its location in the sum; and the additions."""
 
     terms: tuple[tuple[SSAValue, Array], ...]
     additions: tuple[Operation, ...] = ()
 
 
 def sum_at(place: Array, value: SSAValue) -> Sum | None:
-    """Return the summands of a value, if kernels can accumulate them and nobody else reads it."""
+    """Return the summands of a value, if kernels can accumulate them and nothing else reads it."""
     owner = value.owner
     if value.uses.get_length() != 1:
         return None
@@ -50,14 +51,14 @@ def sum_at(place: Array, value: SSAValue) -> Sum | None:
 
 
 def tile_of(target: Array, layer: str) -> Array:
-    """The scratch of `add_product`."""
+    """Return the scratch of `add_product`."""
     rows, columns = _row_major(target).shape
     tile = min(rows, max(TILE_ELEMENTS // max(columns, 1), 1))
     return Array(f"{layer}/{target.name}/tile", (tile, columns), target.dtype)
 
 
 def add_product(a: Array, b: Array, target: Array, tile: Array, name: Name) -> list[str]:
-    """Lines for target += a b, in the order in which the target's rows lie in memory.
+    """Return the lines for target += a b, in the order of the target's rows in memory.
 
     Shapes: a [M, K], b [K, N] -> target [M, N]; tile [rows, N], or of the transpose's
     """

@@ -1,7 +1,7 @@
 """Arrays of a program: each a view of a base buffer, by offset, shape and strides in elements.
 
-What only changes the view (another shape, another order of axes, a part, a repetition) is another
-`Array` over the same base: no kernel computes it, and nothing is copied.
+An operation that only changes the view (reshape, transpose, slice, broadcast) returns another
+`Array` over the same base: it needs no kernel, and copies nothing.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Array:
-    """A view of the buffer, parameter, gradient or input `name`.
+    """View of the buffer, parameter, gradient or input `name`.
 
-    offset, strides: in elements; without strides it is contiguous. Axes of size 1 have the stride
-    that they would have in a contiguous array, so that equal views are equal. is_weight: whether
-    the base is a parameter. whole: the base's shape, its own when left out.
+    offset, strides: in elements; None: contiguous. Axes of size 1 have the stride that they would
+        have in a contiguous array, so that equal views compare equal.
+    is_weight: whether the base is a parameter.
+    whole: shape of the base; None: the view's own.
     """
 
     name: str
@@ -37,43 +38,45 @@ class Array:
 
     @property
     def base(self) -> "Array":
-        """Array that owns the memory of this view."""
+        """The array that owns the memory of this view."""
         assert self.whole is not None, "set by the constructor"
         return Array(self.name, self.whole, self.dtype, is_weight=self.is_weight)
 
     @property
     def stem(self) -> str:
-        """A name of its own among the disjoint parts of its base."""
+        """Name that is unique among the disjoint parts of its base."""
         return f"{self.name}/{self.offset}" if self.offset else self.name
 
     @property
     def is_contiguous(self) -> bool:
-        """Return whether its elements lie one after the other, in row-major order."""
+        """Return whether it is contiguous in row-major order."""
         return self.strides == contiguous(self.shape)
 
     @property
     def repeats(self) -> bool:
-        """Return whether several of its elements are one in memory."""
+        """Return whether several of its elements share memory."""
         return any(n > 1 and not stride for n, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_matrix(self) -> bool:
-        """Return whether BLAS takes its last two axes: one contiguous, the other no shorter."""
+        """Return whether BLAS accepts its last two axes: one contiguous, the other not shorter."""
         (rows, columns), (down, right) = self.shape[-2:], self.strides[-2:]
         return (right == 1 and down >= columns) or (down == 1 and right >= rows)
 
     def reshaped(self, shape: Shape) -> "Array | None":
-        """The same elements, in row-major order, under another shape; None if that takes a copy."""
+        """Return the same elements, in row-major order, with another shape; None if that needs a
+        copy.
+        """
         strides = _strides_as(shape, self.shape, self.strides)
         return None if strides is None else replace(self, shape=shape, strides=strides)
 
     def permuted(self, dims: Sequence[int]) -> "Array":
-        """Axis i is axis dims[i] of this one."""
+        """Return the array whose axis i is axis dims[i] of this one."""
         shape, strides = (tuple(of[d] for d in dims) for of in (self.shape, self.strides))
         return replace(self, shape=shape, strides=strides)
 
     def sliced(self, dim: int, start: int, end: int, step: int = 1) -> "Array":
-        """Slice of an axis: every `step`th element from `start` on, before `end`."""
+        """Return a slice of an axis: every `step`th element from `start`, before `end`."""
         shape, strides = list(self.shape), list(self.strides)
         shape[dim] = len(range(start, end, step))
         strides[dim] *= step
@@ -87,7 +90,7 @@ class Array:
         return replace(self, shape=shape, strides=strides, offset=offset)
 
     def expanded(self, shape: Shape) -> "Array":
-        """Axes of size 1, and missing leading ones, repeated."""
+        """Broadcast axes of size 1, and missing leading axes."""
         missing = len(shape) - len(self.shape)
         own = (1,) * missing + self.shape
         strides = (0,) * missing + self.strides
@@ -96,12 +99,12 @@ class Array:
 
 
 def contiguous(shape: Shape) -> Shape:
-    """The strides of an array whose elements lie one after the other."""
+    """Return the strides of a contiguous array."""
     return tuple(accumulate(shape[:0:-1], mul, initial=1))[::-1] if shape else ()
 
 
 def _plain(shape: Shape, strides: Shape) -> Shape:
-    """The strides, those of axes of size 1 as if the array were contiguous there."""
+    """Return the strides with those of size-1 axes as if the array were contiguous there."""
     plain: list[int] = []
     dense = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
@@ -111,7 +114,7 @@ def _plain(shape: Shape, strides: Shape) -> Shape:
 
 
 def _strides_as(shape: Shape, own: Shape, strides: Shape) -> Shape | None:
-    """The strides under another shape: each run of axes that lie dense may be cut again.
+    """Return the strides for another shape: each run of dense axes may be split differently.
 
     Source: NumPy's _attempt_nocopy_reshape
     """

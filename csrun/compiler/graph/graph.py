@@ -1,4 +1,6 @@
-"""The module as the matchers see it: which operators are left, and where each value is."""
+"""The module during kernel matching: the operators without a kernel, and the location of each
+value.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,12 +29,12 @@ from csrun.compiler.graph.view_ops import (
     written_by,
 )
 
-#: The sum of the loss over the valid rows of the batch, which the runtime reads.
+#: Name of the sum of the loss over the valid rows of the batch, which the runtime reads.
 LOSS = Array("loss", (1,), "float64")
 
 
 class Phase(StrEnum):
-    """In which of a program's functions a kernel's text stands."""
+    """Function of a program to which a kernel's text belongs."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -42,14 +44,14 @@ GRADIENT = "gradient/"
 INPUT = "input/"
 
 
-#: The operands of an operator that its result may be written over.
+#: Operands of an operator that its result may overwrite.
 Changeable = Callable[[Operation], Sequence[SSAValue]]
 
 
 class Graph:
     """Operators in program order; matching a kernel takes its operators out.
 
-    A value is a view of what the program finds under a name: an input of the batch, a parameter, a
+    A value is a view of a named array of the program: an input of the batch, a parameter, a
     parameter's gradient in the store, or an arena buffer `<layer>/<operator>_<n>`.
     """
 
@@ -72,35 +74,39 @@ class Graph:
                 self._place_gradient(op)
 
     def start(self, operation: Operation) -> None:
-        """A kernel is looked for from this operator on; it would run where this one stands."""
+        """Start matching a kernel at this operator, at whose position the kernel would run."""
         self._root = self.place_of(operation)
 
     def take(self, *operations: Operation) -> None:
-        """These operators are covered by a kernel."""
+        """Mark operators as covered by a kernel."""
         self.taken.update(dict.fromkeys(operations, self._root))
 
     def read_as_words(self, reader: Operation, widening: Operation) -> None:
-        """A kernel reads the words of a widening, which is not needed if all readers do."""
+        """Note that a kernel reads the words under a widening, which is not needed if all readers
+        do.
+        """
         self._word_readers.add(reader)
         if self._word_readers.issuperset(self.readers(widening.results[0])):
             self.take(widening)
 
     def place_of(self, operation: Operation) -> int:
-        """Position of an operator in the program."""
+        """Return the position of an operator in the program."""
         return self._places[operation]
 
     def precedes(self, value: SSAValue, operation: Operation) -> bool:
-        """Return whether a value is computed before an operator stands."""
+        """Return whether a value is computed before an operator."""
         owner = base_of(value).owner
         return isinstance(owner, Operation) and self._places[owner] < self._places[operation]
 
     def runs_at(self, operation: Operation) -> int:
-        """Position of the kernel that covers an operator; its own while none does yet."""
+        """Return the position of the kernel that covers an operator, or its own if none does yet.
+        yet.
+        """
         return self.taken.get(operation, self._places[operation])
 
     def array(self, value: SSAValue) -> Array:
-        """Array of a value."""
-        chain = [value]  # of values one over the other, which may be long
+        """Return the array of a value."""
+        chain = [value]  # iterative, since chains of values that overwrite each other may be long
         while chain[-1] not in self._arrays and (below := self._below(chain[-1])) is not None:
             chain.append(below)
         for each in reversed(chain):
@@ -109,11 +115,11 @@ class Graph:
         return self._arrays[value]
 
     def known_array(self, value: SSAValue) -> Array | None:
-        """Array of a value, if a kernel has asked for it."""
+        """Return the array of a value if a kernel has requested it."""
         return self._arrays.get(value)
 
     def placed(self, value: SSAValue) -> Array:
-        """Layout of a value, as far as it is known; it gets no name yet."""
+        """Return the layout of a value as far as it is known, without assigning a name."""
         if value in self._arrays:
             return self._arrays[value]
         if isinstance(value.owner, VIEWS):
@@ -125,21 +131,21 @@ class Graph:
         return place or Array("", shape_of(kind), dtype_of(kind))
 
     def named(self, values: Iterable[SSAValue]) -> frozenset[str]:
-        """The names of those of the values that are arrays of the program, and no views."""
+        """Return the names of those values that are arrays of the program rather than views."""
         arrays = (self._arrays.get(value) for value in values if base_of(value) is value)
         return frozenset(array.name for array in arrays if array is not None)
 
     def users(self, value: SSAValue) -> list[Operation]:
-        """Operators that read a value, in program order."""
+        """Return the operators that read a value, in program order."""
         return sorted({use.operation for use in value.uses}, key=self._places.__getitem__)
 
     def only_user(self, value: SSAValue) -> Operation | None:
-        """The one operator that reads a value; None when there are more, or none."""
+        """Return the only operator that reads a value; None if there are several, or none."""
         users = self.users(value)
         return users[0] if len(users) == 1 else None
 
     def readers(self, value: SSAValue) -> Iterator[Operation]:
-        """Operators that read the memory of a value, under whatever view."""
+        """Return the operators that read a value, also through views."""
         for op in self.users(value):
             if isinstance(op, VIEWS):
                 yield from self.readers(op.out)
@@ -147,21 +153,21 @@ class Graph:
                 yield op
 
     def trains(self, value: SSAValue) -> StoredOp | None:
-        """The parameter whose gradient is written as this value; None without one."""
+        """Return the parameter whose gradient this value is; None if it is not one."""
         return self._trained.get(value)
 
     def number(self, value: SSAValue) -> str | None:
-        """The text of a value that is one number, made of constants and the batch's counts."""
+        """Return the text of a scalar computed from constants and the batch's counts."""
         return self._numbers.get(value)
 
     def is_number(self, operation: Operation) -> bool:
-        """Return whether an operator gives one number only, which its readers have as text."""
+        """Return whether an operator only gives such a scalar, which its readers inline."""
         return any(result in self._numbers for result in operation.results)
 
     def loss_count(self) -> int | None:
-        """Index of the batch count that the loss is a mean over; None when it is over samples.
+        """Index of the batch count that the loss is a mean over; None for the number of samples.
 
-        That of the labels it is made of, if these are of one kind.
+        It is the count of its labels, if those are of one kind.
         """
         pending: list[Operation] = [op for op in self.operations if isinstance(op, LossOp)]
         seen, places = set(pending), set()
@@ -175,11 +181,11 @@ class Graph:
         return places.pop() if len(places) == 1 else None
 
     def phase_of(self, operation: Operation) -> Phase:
-        """Backward operators come after the loss."""
+        """Return the phase of an operator; backward operators come after the loss."""
         return Phase.BACKWARD if operation in self._after_loss else Phase.FORWARD
 
     def layer_of(self, operation: Operation) -> str:
-        """The layer that an operator belongs to."""
+        """Return the layer that an operator belongs to."""
         scope = getattr(operation, "scope", None)
         return scope.data if scope is not None else "model"
 
@@ -203,26 +209,26 @@ class Graph:
         return place or Array(self.new_name(stem), shape, dtype)
 
     def _below(self, value: SSAValue) -> SSAValue | None:
-        """The value that this one is a view of, or may be written over."""
+        """Return the value that this one is a view of, or may overwrite."""
         owner = value.owner
         assert isinstance(owner, Operation), "CIRH has no block arguments"
         return owner.x if isinstance(owner, VIEWS) else self._changeable_operand(owner)
 
     def _place_of_operand(self, owner: Operation) -> Array | None:
-        """The place of the operand that an elementwise result is written over."""
+        """Return the location of the operand that an elementwise result overwrites."""
         value = self._changeable_operand(owner)
         if value is None:
             return None
         array = self.array(value)
-        # A gradient in the store is MemoryX's as soon as its visit is over.
+        # A gradient in the store belongs to MemoryX as soon as its visit is over.
         if array.name.startswith(GRADIENT) or not array.is_contiguous:
             return None
         return array if array.base.shape == self.array(base_of(value)).shape else None
 
     def _changeable_operand(self, owner: Operation) -> SSAValue | None:
-        """An operand that nobody else reads.
+        """Return an operand that nothing else reads.
 
-        Inputs and weights are not the program's to change, and numbers are text.
+        Inputs and weights must not be overwritten, and numbers are inlined text.
         """
         for value in self._changeable(owner):
             base = base_of(value)
@@ -235,10 +241,10 @@ class Graph:
         return None
 
     def _is_read_last_by(self, owner: Operation, value: SSAValue) -> bool:
-        """Return whether all others are done with a value's memory when an operator writes.
+        """Return whether a value's memory has no other readers left when an operator writes.
 
-        They are when it reads what they made of it number by number: in the same loop, or in one
-        before, they have read a row when this operator comes to it.
+        This includes readers that process it element by element in the same or an earlier loop:
+        they have read a row before the operator writes it.
         """
         return all(
             reader is owner
@@ -247,7 +253,9 @@ class Graph:
         )
 
     def _readers_there(self, base: SSAValue) -> list[Operation]:
-        """Operators that read the memory of a base, and of what may be written there to be it."""
+        """Return the operators that read the memory of a base, including values that overwrite it.
+        it.
+        """
         found, copied = list(self.readers(base)), base.owner
         if isinstance(copied, CirhOp) and copied.COPIES:
             for operand in copied.operands:
@@ -255,7 +263,9 @@ class Graph:
         return found
 
     def _copied_place(self, value: SSAValue) -> Array | None:
-        """Array of the only copy of a value, if it can be written there directly."""
+        """Return the location of the only copy of a value, if the value can be written there
+        directly.
+        """
         owner = value.owner
         if value in self._numbers or isinstance(owner, LeafOp | DropoutMaskOp):
             return None
@@ -279,7 +289,7 @@ class Graph:
                 return None
 
     def _place_gradient(self, update: UpdatingOp) -> None:
-        """Let what an update alone reads be written into the store, and added up there."""
+        """Place a value that only an update reads in the store, and accumulate it there."""
         parameter, written = update.parameter.owner, written_by(update)
         assert isinstance(parameter, StoredOp), "only parameters are updated"
         if written is None:
@@ -291,13 +301,13 @@ class Graph:
         self.taken.update({op: self._places[op] for op in found.additions})
 
     def new_name(self, stem: str) -> str:
-        """A name that no other array of the program has."""
+        """Return a name that no other array of the program has."""
         count = self._counts[stem] = self._counts.get(stem, -1) + 1
         return f"{stem}_{count}" if count else stem
 
 
 def _only_reader(value: SSAValue) -> Operation | None:
-    """The one use of a value, besides those that read it wherever it lies."""
+    """Return the only use of a value, besides readers that accept any layout."""
     users = [use.operation for use in value.uses if not _reads_in_place(use)]
     return users[0] if len(users) == 1 else None
 
@@ -308,7 +318,7 @@ def _reads_in_place(use: Use) -> bool:
 
 
 def _reads_by_number(reader: Operation, value: SSAValue) -> bool:
-    """Return whether a result is pointwise in a value: element i depends on element i alone."""
+    """Return whether a result is pointwise in a value: element i only depends on element i."""
     return (
         isinstance(reader, ElementwiseOp)
         and "dim" not in reader.properties
@@ -318,7 +328,7 @@ def _reads_by_number(reader: Operation, value: SSAValue) -> bool:
 
 
 def _writes_strided(owner: Operation | Block, place: Array) -> bool:
-    """Return whether the kernels of an operator write to arrays that are not contiguous."""
+    """Return whether the kernels of an operator can write to non-contiguous arrays."""
     assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
     if owner.lies is Lies.ROWS:
         return len(place.shape) > 1 and place.is_matrix
@@ -326,11 +336,11 @@ def _writes_strided(owner: Operation | Block, place: Array) -> bool:
 
 
 def parameter_of(value: SSAValue) -> StoredOp | None:
-    """The parameter that a value is, or is a view of."""
+    """Return the parameter that a value is, or is a view of."""
     owner = base_of(value).owner
     return owner if isinstance(owner, StoredOp) else None
 
 
 def transposed(value: SSAValue) -> SSAValue | None:
-    """Return the value that this one transposes, if it is one."""
+    """Return the value that this one transposes, if it is a transpose."""
     return value.owner.x if isinstance(value.owner, TransposeOp) else None

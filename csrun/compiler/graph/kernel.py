@@ -1,4 +1,4 @@
-"""Kernel interface of the compiler: arrays read and written, work done, text emitted."""
+"""Kernel interface of the compiler: arrays read and written, FLOPs, emitted text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Name = Callable[[Array], str]
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """One matched region. `layer` is the name scope that it belongs to."""
+    """One matched group of operators. `layer` is the name scope that it belongs to."""
 
     layer: str
 
@@ -30,16 +30,16 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def reads(self) -> tuple[Array, ...]:
-        """Arrays whose values it needs, weights among them."""
+        """Arrays that it reads, including weights."""
 
     @property
     @abstractmethod
     def writes(self) -> tuple[Array, ...]:
-        """Arrays that it gives values to."""
+        """Arrays that it writes."""
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Arrays that it needs for itself while it runs."""
+        """Arrays that it uses while it runs."""
         return ()
 
     @property
@@ -49,16 +49,16 @@ class Kernel(ABC):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counted as two."""
+        """Floating-point operations; a multiply-add counts as two."""
         return 0
 
     def adding(self) -> Self:
-        """The kernel, but for that it adds to its parameter's gradient, which another one wrote."""
+        """Return the kernel that adds to its parameter's gradient instead of writing it."""
         raise TypeError(f"{self.kind} in {self.layer} cannot add to a gradient")
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Texts of arrays that lines of `prepare` make, and that machine code reads."""
+        """Texts of arrays that `prepare` creates and machine code reads."""
         return ()
 
     def prepare(self, name: Name) -> list[str]:
@@ -66,17 +66,17 @@ class Kernel(ABC):
         return []
 
     def check(self, name: Name) -> list[str]:
-        """Lines before those of `emit` that raise an error where the values allow no result."""
+        """Lines before those of `emit` that raise an error if the values allow no result."""
         return []
 
     @abstractmethod
     def emit(self, name: Name) -> list[str]:
-        """Lines of Python; `name` gives the local variable of an array."""
+        """Lines of Python; `name` returns the local variable of an array."""
 
 
 @dataclass(frozen=True)
 class UnaryKernel(Kernel):
-    """A kernel from one array to one other."""
+    """Kernel from one array to another."""
 
     x: Array
     out: Array
@@ -92,7 +92,7 @@ class UnaryKernel(Kernel):
 
 @dataclass(frozen=True)
 class FunctionKernel(Kernel):
-    """A kernel from several arrays to several others, with scratch named after the first result."""
+    """Kernel from several arrays to several others; its scratch is named after the first result."""
 
     operands: tuple[Array, ...]
     results: tuple[Array, ...]
@@ -106,7 +106,7 @@ class FunctionKernel(Kernel):
         return self.results
 
     def scratch_array(self, what: str, shape: Shape, dtype: str | None = None) -> Array:
-        """Return a scratch array of the kernel, of the results' type if none is given."""
+        """Return a scratch array of the kernel, by default of the results' type."""
         first = self.results[0]
         return Array(f"{first.stem}/{what}", shape, dtype or first.dtype)
 
@@ -122,7 +122,7 @@ CHECKS = "from csrun.kernels.indexing import require_inside"
 
 
 def indices_inside(indices: str, size: int, layer: str) -> list[str]:
-    """Return the line that raises an error where one of some indices is out of range."""
+    """Return the line that raises an error if an index is out of range."""
     return [f"require_inside({indices}, {size}, {f'layer {layer}'!r})"]
 
 

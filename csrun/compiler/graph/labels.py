@@ -1,6 +1,6 @@
-"""The inputs that are labels of losses, or numbers of rows of tables, and what they may hold.
+"""Inputs that are labels of losses or indices, and their valid ranges.
 
-The streamers check them, and count the labels that a loss counts; the counts come with each batch.
+Streamers check them, and count the labels of each loss; the counts are sent with each batch.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ NumberRanges = dict[InputOp, list[NumberRange]]
 
 
 def label_ranges(operations: Sequence[Operation]) -> Ranges:
-    """The ranges of the losses whose labels are an input's, each once, for each input."""
+    """Return for each input the ranges of the losses whose labels it holds, each once."""
     found: Ranges = defaultdict(list)
     for op in operations:
         match op:
@@ -43,7 +43,7 @@ def label_ranges(operations: Sequence[Operation]) -> Ranges:
 
 
 def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
-    """Return the ranges of inputs used as indices, each once, for each input."""
+    """Return for each input the ranges of its use as indices, each once."""
     found: NumberRanges = defaultdict(list)
     for op in operations:
         match op:
@@ -67,7 +67,7 @@ def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
 
 
 def place_of_count(op: LabelCountOp, ranges: Ranges) -> int | None:
-    """Return the index among a batch's counts; None for labels that no streamer can count."""
+    """Return the index among a batch's counts; None for labels that a streamer cannot count."""
     source, place = source_of_labels(op.labels), 0
     if source is None:
         return None

@@ -1,4 +1,4 @@
-"""Operators that are views, and values that are one number: neither is ever a kernel."""
+"""Operators that are views, and values that are one number; neither needs a kernel."""
 
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
@@ -34,7 +34,9 @@ Numbers = dict[SSAValue, str]
 
 
 def view_of(op: Operation, x: Array) -> Array | None:
-    """Return the view of an operand that a view operator makes; None where strides cannot."""
+    """Return the view of an operand that a view operator makes; None if strides cannot express it.
+    it.
+    """
     match op:
         case ViewOp():
             return x.reshaped(ints(op.properties, "shape"))
@@ -54,7 +56,7 @@ def view_of(op: Operation, x: Array) -> Array | None:
 
 
 def undone(op: Operation, out: Array) -> Array | None:
-    """Return the operand's array for which a view operator's result lies at `out`."""
+    """Return the operand's array for which a view operator's result is at `out`."""
     match op:
         case ViewOp():
             return out.reshaped(shape_of(type_of(op.x)))
@@ -67,9 +69,9 @@ def undone(op: Operation, out: Array) -> Array | None:
 
 
 def written_by(update: UpdatingOp) -> tuple[SSAValue, Array] | None:
-    """Return what must be written, and its place in the parameter's gradient, for an update.
+    """Return the value to write, and its location in the parameter's gradient, for an update.
 
-    None when no kernel writes it there: it is a leaf, a part, or others read it, too.
+    None if no kernel can write it there: it is a leaf, a part, or has other readers.
     """
     kind = type_of(update.grad)
     value, place = update.grad, Array("", shape_of(kind), dtype_of(kind))
@@ -91,7 +93,7 @@ def places_of(op: CatOp, out: Array) -> list[Array]:
 
 
 def views_between(base: SSAValue, value: SSAValue) -> list[Operation]:
-    """The view operators from a base to a value, in their order."""
+    """Return the view operators from a base to a value, in order."""
     found: list[Operation] = []
     while value is not base and isinstance(value.owner, VIEWS):
         found.insert(0, value.owner)
@@ -100,16 +102,18 @@ def views_between(base: SSAValue, value: SSAValue) -> list[Operation]:
 
 
 def base_of(value: SSAValue) -> SSAValue:
-    """The value whose memory a value is a view of."""
+    """Return the value whose memory a value is a view of."""
     while isinstance(value.owner, VIEWS):
         value = value.owner.x
     return value
 
 
 def numbers_of(operations: Iterable[Operation], ranges: Ranges) -> Numbers:
-    """The texts of the values whose elements are one number, of constants and the batch's counts.
+    """Return the texts of values that are one number, computed from constants and the batch's
+    counts.
 
-    `operations` are in program order; `ranges` are of their labels.
+    operations: in program order.
+    ranges: of their labels.
     """
     known: Numbers = {}
     for op in operations:
@@ -152,5 +156,5 @@ def _constant_of(text: str) -> float | None:
 
 
 def _text(number: float) -> str:
-    """A Python expression of a number; infinity and NaN have no literal."""
+    """Return a Python expression of a number; infinity and NaN have no literal."""
     return repr(number) if isfinite(number) else f"float('{number!r}')"

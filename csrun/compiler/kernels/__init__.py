@@ -1,4 +1,4 @@
-"""The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
+"""Kernel library: one file per family, each with its CIRH matchers and emitted text."""
 
 from csrun.base.families import families_of
 from csrun.compiler.graph.kernel import Kernel, Matcher, Phase

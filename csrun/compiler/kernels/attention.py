@@ -13,13 +13,13 @@ from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, P
 from csrun.kernels.attention import BLOCK
 from csrun.kernels.random import blocks_of
 
-#: Fields of `AttentionGradients` besides what forward saved: results, then scratch.
+#: Fields of `AttentionGradients` besides those saved by forward: results, then scratch.
 GRADIENTS = ("query", "key", "value", "slopes", "key_part", "value_part")
 
 
 @dataclass(frozen=True)
 class WeightDropout:
-    """Weights are dropped with probability `rate`; `stream` tells the masks of a model apart."""
+    """Dropout of weights with probability `rate`; `stream` distinguishes the masks of a model."""
 
     rate: float
     stream: int
@@ -29,8 +29,8 @@ class WeightDropout:
 class Attention(FunctionKernel):
     """softmax(scale query key^T + mask) value, or the gradients of query, key and value.
 
-    operands: query, key, value; before them, in the backward pass, the result's gradient, and after
-    them what was saved.
+    operands: query, key, value; in the backward pass preceded by the result's gradient, and
+        followed by the saved arrays.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S]
     """
@@ -53,7 +53,7 @@ class Attention(FunctionKernel):
 
     @property
     def flops(self) -> int:
-        """Two products forward, five backward; half of them where attention is causal."""
+        """Two matrix products forward, five backward; half of them if attention is causal."""
         query, key, value = self._projections
         scores = prod(query.shape[:3]) * key.shape[2]
         inner = 3 * query.shape[3] + 2 * value.shape[3] if self._back else 0
@@ -66,7 +66,7 @@ class Attention(FunctionKernel):
 
     @property
     def _scratch(self) -> tuple[Array, ...]:
-        """A block's scaled queries, scores and row sums, and where it sees nothing."""
+        """Return a block's scaled queries, scores and row sums, and its mask."""
         query, key, _ = self._projections
         rows, masked = self._rows, self.mask is not None and self.mask.dtype == "bool"
         return (
@@ -78,7 +78,7 @@ class Attention(FunctionKernel):
 
     @property
     def _back(self) -> tuple[Array, ...]:
-        """In the backward pass: a block's slopes, and what it adds to the gradients."""
+        """Return a block's slopes and gradient contributions, in the backward pass."""
         if self.phase is not Phase.BACKWARD:
             return ()
         _, key, value = self._projections
@@ -90,7 +90,7 @@ class Attention(FunctionKernel):
 
     @property
     def _drawn(self) -> tuple[Array, ...]:
-        """Lines that draw which weights of a block are kept."""
+        """Lines that draw the kept weights of a block."""
         if self.dropout is None:
             return ()
         rows, keys = self._rows, self._projections[1].shape[2]
@@ -103,7 +103,7 @@ class Attention(FunctionKernel):
         return min(BLOCK, self._projections[0].shape[2])
 
     def prepare(self, name: Name) -> list[str]:
-        """Bind the structs of arrays, the causal mask and what draws dropout."""
+        """Bind the structs of arrays, the causal mask and the dropout draw."""
         queries, scores, rows, *unseen = map(name, self._scratch)
         block = {"scale": repr(self.scale), "queries": queries, "scores": scores, "rows": rows}
         lines = ["from csrun.kernels import attention"]
@@ -133,7 +133,7 @@ class Attention(FunctionKernel):
         return lines
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         forward = self.phase is Phase.FORWARD
         function, what = ("attend", "results") if forward else ("attend_backward", "gradients")
         mask = "None" if self.mask is None else name(self.mask)
@@ -147,7 +147,7 @@ class Attention(FunctionKernel):
 
     @property
     def _saved(self) -> tuple[Array, ...]:
-        """The result and its logsumexp."""
+        """Return the result and its logsumexp."""
         return self.operands[4:] if self.phase is Phase.BACKWARD else self.results
 
     @property
@@ -160,7 +160,7 @@ class Attention(FunctionKernel):
 
 
 def match_attention(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone; it was fused before the gradient was taken."""
+    """Match the single operator, which was fused before differentiation."""
     assert isinstance(operation, AttentionOp | AttentionBackwardOp)
     graph.take(operation)
     count = len(operation.operands) - len(operation.mask)

@@ -27,10 +27,10 @@ BACKWARD = "batch_norm.BatchNormGradients", ("x", "weight", "bias")
 class BatchNorm(FunctionKernel):
     """One of the functions of `csrun.kernels.batch_norm`, its operands and results.
 
-    Forward: x, weight, bias, running mean and variance -> out, mean, rstd, and what the running
-    ones are next, in the place of a gradient. Backward: grad, x, mean, rstd, weight -> gradients of
-    x, weight and bias. `end` is the text of how many rows count, `share` that of the part of the
-    batch that they are, for forward; the options are those of forward, too.
+    Forward: x, weight, bias, running mean and variance -> out, mean, rstd, and the next running
+    mean and variance, in place of gradients. Backward: grad, x, mean, rstd, weight -> gradients of
+    x, weight and bias. `end` is the text of the number of valid rows, `share` that of their share
+    of the batch, for forward; so are the options.
 
     Shapes: x, out [N, C, P], all others [C]
     """
@@ -44,12 +44,12 @@ class BatchNorm(FunctionKernel):
 
     @property
     def flops(self) -> int:
-        """Operations: as many per value as there are passes over it."""
+        """Operations: per value as many as passes over it."""
         return prod(self.results[0].shape) * (9 if self.phase is Phase.BACKWARD else 6)
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Sums of a tile's rows, and rows of a number for each channel."""
+        """Return sums of a tile's rows, and rows with a number for each channel."""
         rows, channels, places = self.results[0].shape
         row_bytes = nbytes_of((channels, places), self.results[0].dtype)
         tile = max(1, min(rows, TILE_BYTES // max(row_bytes, 1)))
@@ -79,7 +79,7 @@ class BatchNorm(FunctionKernel):
         return f"ones_{self.results[0].shape[2]}"
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         operands, function = [*map(name, self.operands)], "batch_norm_backward"
         if self.phase is Phase.FORWARD:
             function = "batch_norm"
@@ -93,14 +93,14 @@ class BatchNorm(FunctionKernel):
 
 
 def match_batch_norm(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, NativeBatchNormOp | NativeBatchNormBackwardOp)
     graph.take(operation)
     samples, rows = graph.number(operation.samples), operation.rows.value.data
     assert samples is not None, "the number of samples is text"
     if isinstance(operation.samples.owner, FullOp):
         samples = str(int(operation.samples.owner.value.value.data))
-    if operation.by_minibatch:  # samples after it count, too, but in other minibatches
+    if operation.by_minibatch:  # later samples count, too, but are in other minibatches
         samples = f"min({samples}, {shape_of(type_of(operation.x))[0] // rows})"
     options: tuple[float, ...] = ()
     share: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Parts put in their places in a whole: concatenation, and the gradients of slices."""
+"""Parts copied into a result: concatenation, and the gradients of slices."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from csrun.compiler.graph.view_ops import places_of
 
 @dataclass(frozen=True)
 class Piece:
-    """A value, and its place in the whole."""
+    """A value, and its location in the result."""
 
     x: Array
     place: Array
@@ -23,7 +23,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Assembly(Kernel):
-    """out[place] = x for each piece that is not there yet; zero elsewhere, unless `is_whole`.
+    """out[place] = x for each piece that is not in place already; zero elsewhere, unless
+    `is_whole`.
 
     Shapes: each x that of its place
     """
@@ -49,7 +50,7 @@ class Assembly(Kernel):
 
 
 def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
-    """A gradient in zeros."""
+    """Match a gradient within zeros."""
     assert isinstance(operation, SliceBackwardOp | SelectBackwardOp)
     whole, out = type_of(operation.out), graph.array(operation.out)
     if isinstance(operation, SliceBackwardOp):
@@ -70,7 +71,7 @@ def match_cat(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 def match_clone(operation: Operation, graph: Graph) -> Kernel | None:
-    """A copy that was written where it is; others are elementwise operators."""
+    """Match a copy that was written in place; other copies are elementwise operators."""
     assert isinstance(operation, CloneOp)
     if graph.array(operation.x) == graph.array(operation.out):
         graph.take(operation)

@@ -1,4 +1,4 @@
-"""Constants of several values: in the program's text, or in files beside it."""
+"""Constants with several values: in the program's text, or in separate files."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from csrun.compiler.graph.kernel import Kernel, Matcher, Name
 
 @dataclass(frozen=True)
 class ConstantKernel(Kernel):
-    """out = the values; written each step, as its buffer is others', too.
+    """out = the values; written in each step, because other arrays share its buffer.
 
-    Shapes: out of any
+    Shapes: any
     """
 
     values: str | ArrayByDigest
@@ -34,7 +34,7 @@ class ConstantKernel(Kernel):
         return (self.out,)
 
     def prepare(self, name: Name) -> list[str]:
-        """The values as an array."""
+        """Return the line with the values as an array."""
         if isinstance(self.values, ArrayByDigest):
             made = f"constants.loaded(__file__, {self.values.digest!r})"
         else:
@@ -47,7 +47,7 @@ class ConstantKernel(Kernel):
 
 
 def match_constant(operation: Operation, graph: Graph) -> ConstantKernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, ConstantOp)
     graph.take(operation)
     return ConstantKernel(

@@ -1,4 +1,4 @@
-"""Convolution: a kernel for it and one for each of its gradients."""
+"""Convolution and its two gradients, one kernel each."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,9 +20,9 @@ from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
-#: Of columns: a core's L2 holds them, and many samples of a small image share the calls.
+#: Size of the columns: within a core's L2, with many samples of a small image per call.
 TILE_BYTES = 1 << 20
-PIXEL = Windows((1, 1), (1, 1), (0, 0))  # sees each pixel once: there is nothing to write down
+PIXEL = Windows((1, 1), (1, 1), (0, 0))  # sees each pixel once: no columns are needed
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Convolution(Kernel):
 
     @property
     def flops(self) -> int:
-        """A multiply-add for each weight at each place."""
+        """A multiply-add for each weight at each output position."""
         return 2 * prod(self.maps.shape) * prod(self.weight.shape[1:])
 
     @property
@@ -55,7 +55,7 @@ class Convolution(Kernel):
 
     @cached_property
     def _columns(self) -> Array:
-        """Columns of a tile of samples (im2col)."""
+        """Return the columns of a tile of samples (im2col)."""
         samples, own = self.images.shape[0], self._sample_columns
         nbytes = nbytes_of(own, self.maps.dtype)
         tile = max(1, min(samples, TILE_BYTES // max(nbytes, 1)))
@@ -70,7 +70,7 @@ class Convolution(Kernel):
 
     @property
     def _stem(self) -> str:
-        """A name that no other kernel has."""
+        """Return a name that no other kernel has."""
         return self.writes[0].stem
 
     @property
@@ -83,7 +83,7 @@ class Convolution(Kernel):
         return _viewed(self.weight, self._shape)
 
     def _of_groups(self, array: Array) -> Array:
-        """[N, C, H, W] as [N, G, C/G, H W]."""
+        """View [N, C, H, W] as [N, G, C/G, H W]."""
         samples, channels, rows, columns = array.shape
         shape = (samples, self.groups, channels // self.groups, rows * columns)
         return _viewed(array, shape)
@@ -96,7 +96,7 @@ class Convolution(Kernel):
         return [*lines, f"{self._taps(name)} = windows.taps({self._where()})"]
 
     def _where(self) -> str:
-        """Text of the sizes of images and windows."""
+        """Return the text of the sizes of images and windows."""
         image, places, w = self.images.shape[2:], self.maps.shape[2:], self.windows
         return f"{image}, {places}, {w.size}, {w.stride}, {w.padding}, {w.dilation}"
 
@@ -122,7 +122,7 @@ class Convolve(Convolution):
         return (self.maps,)
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         bias = "None" if self.bias is None else name(self.bias)
         arrays = name(self._matrices()), bias, name(self._of_groups(self.maps))
         if self._sees_pixels:
@@ -133,16 +133,16 @@ class Convolve(Convolution):
 
 @dataclass(frozen=True)
 class ConvolveBackwardInput(Convolution):
-    """images = the gradient of what was convolved, from that of the maps.
+    """images = gradient of the convolved images, from that of the maps.
 
-    Where windows lie at every pixel, it is a convolution, too, of the maps.
+    With windows at every pixel, it is itself a convolution of the maps.
     """
 
     phase = Phase.BACKWARD
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The columns, and the flipped weight."""
+        """Return the columns, and the flipped weight."""
         return (*super().scratch, *([self._flipped] if self.is_flipped else []))
 
     @property
@@ -188,7 +188,7 @@ class ConvolveBackwardInput(Convolution):
         return (self.images,)
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         arrays = name(self._of_groups(self.maps)), name(self._matrices())
         if self._sees_pixels:
             return self._call("backward_pixels", *arrays, name(self._of_groups(self.images)))
@@ -202,7 +202,7 @@ class ConvolveBackwardInput(Convolution):
 
 @dataclass(frozen=True)
 class ConvolveBackwardWeight(Convolution):
-    """weight = the gradient of the weight; with `adds` it is added to what is there."""
+    """weight = gradient of the weight; with `adds` it is accumulated."""
 
     adds: bool = False
 
@@ -218,7 +218,7 @@ class ConvolveBackwardWeight(Convolution):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The columns, and a sample's gradient."""
+        """Return the columns, and a sample's gradient."""
         return self._columns, self._part
 
     @property
@@ -227,7 +227,7 @@ class ConvolveBackwardWeight(Convolution):
 
     @property
     def _stem(self) -> str:
-        """Several may write the gradient of one weight."""
+        """Return a unique name, since several kernels may compute the gradient of one weight."""
         return f"{self.weight.stem}/{self.maps.stem}/{self.images.stem}"
 
     @property
@@ -238,7 +238,7 @@ class ConvolveBackwardWeight(Convolution):
         return replace(self, adds=True)
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         maps, images = name(self._of_groups(self.maps)), name(self.images)
         own = (*map(name, self.scratch), self._taps(name))
         adds = ["adds=True"] if self.adds else []
@@ -246,7 +246,7 @@ class ConvolveBackwardWeight(Convolution):
 
 
 def match_convolution(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, ConvolvingOp)
     graph.take(operation)
     layer, groups = graph.layer_of(operation), operation.groups.value.data

@@ -1,4 +1,4 @@
-"""Choice of cross entropy kernels: one pass for few classes, row by row for many."""
+"""Selection of cross entropy kernels: one pass for few classes, row by row for many."""
 
 from xdsl.ir import Operation
 
@@ -27,14 +27,14 @@ from csrun.compiler.kernels.softmax_cross_entropy import (
     WideForward,
 )
 
-WIDE = 128  # classes from which reductions along a row cost less than a transpose
+WIDE = 128  # classes from which reductions along a row are faster than a transpose
 
 
 def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """log_softmax, nll_loss_forward, the division by the count, the mark that it is the loss.
+    """Match log_softmax, nll_loss_forward, the division by the count, and the loss mark.
 
-    The kernel computes them from the logits; the log_softmax has one of its own if others read it.
-    A sum is the mean over one.
+    The kernel computes them from the logits; log_softmax gets a separate kernel if others read it.
+    A sum is treated as the mean over one.
     """
     assert isinstance(operation, NllLossForwardOp)
     softmax = operation.x.owner
@@ -52,7 +52,7 @@ def ending_of(
 ) -> tuple[Array, Array | None, Array | str]:
     """Return the arrays of a loss's sum, its mean if that is read, and its count.
 
-    Takes the operators that make the mean. A sum is the mean over one.
+    Takes the operators that compute the mean. A sum is treated as the mean over one.
     """
     total = Array(f"{stem}/sum", LOSS.shape, LOSS.dtype)
     mean = graph.only_user(operation.out)
@@ -72,7 +72,9 @@ def ending_of(
 
 
 def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
-    """A sum's gradient, through nll_loss_backward and log_softmax's backward, if only they are."""
+    """Match the gradient of a sum, through nll_loss_backward and log_softmax's backward if nothing
+    else reads them.
+    """
     assert isinstance(operation, NllLossBackwardOp)
     forward, through = operation.x.owner, _through(operation, graph)
     if not isinstance(forward, LogSoftmaxOp):
@@ -88,7 +90,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 def is_all_in_losses(softmax: LogSoftmaxOp, graph: Graph) -> bool:
-    """Return whether only the kernels of losses read the result, and they need only the logits."""
+    """Return whether only loss kernels read the result, and they need only the logits."""
     return all(
         isinstance(op, NllLossForwardOp | NllLossBackwardOp)
         or (isinstance(op, LogSoftmaxBackwardOp) and _is_through(op, graph))
@@ -102,7 +104,7 @@ def _is_through(op: LogSoftmaxBackwardOp, graph: Graph) -> bool:
 
 
 def _through(loss: NllLossBackwardOp, graph: Graph) -> LogSoftmaxBackwardOp | None:
-    """The backward of log_softmax that alone reads a loss's gradient."""
+    """Return the log_softmax backward that is the only reader of a loss's gradient."""
     user = graph.only_user(loss.out)
     return user if isinstance(user, LogSoftmaxBackwardOp) and user.saved is loss.x else None
 
@@ -110,7 +112,9 @@ def _through(loss: NllLossBackwardOp, graph: Graph) -> LogSoftmaxBackwardOp | No
 def _parts(
     forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
 ) -> LossOperands:
-    """Names of the arrays of a loss; several losses of the same logits differ by their labels."""
+    """Return names of the arrays of a loss; several losses of the same logits differ by their
+    labels.
+    """
     labels, padding = labels_of(loss, graph)
     users = (op for op in graph.users(forward.out) if isinstance(op, NllLossForwardOp))
     told = [(op.labels, op.ignore_index, op.label_smoothing) for op in users]

@@ -11,15 +11,16 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, Phase
 
-FLOPS = 12  # of a state at a time in one direction: three exponentials, a logarithm, sums
+FLOPS = 12  # FLOPs of a state per time step and direction: three exponentials, a logarithm, sums
 
 
 @dataclass(frozen=True)
 class Ctc(FunctionKernel):
     """One of the functions of `csrun.kernels.ctc`.
 
-    operands: as of the operator. zero_infinity: infinite losses count as 0. is_gradient: it is the
-    gradient of the loss.
+    operands: those of the operator.
+    zero_infinity: treat infinite losses as 0.
+    is_gradient: compute the gradient of the loss.
     """
 
     blank: int
@@ -31,26 +32,26 @@ class Ctc(FunctionKernel):
 
     @property
     def _paths(self) -> tuple[int, int, int]:
-        """Shape of the forward variables: of each state after 0, 1, … times."""
+        """Shape of the forward variables: each state after 0, 1, … time steps."""
         log_probs, targets = self.operands[-4:-2]
         samples, longest = targets.shape
         return log_probs.shape[0] + 1, samples, 2 * longest + 1
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """For the gradient all forward variables."""
+        """Return all forward variables, for the gradient."""
         return (self.scratch_array("paths", self._paths),) if self.is_gradient else ()
 
     @property
     def flops(self) -> int:
-        """For the gradient those of the loss again."""
+        """Operations; the gradient includes those of the loss."""
         return FLOPS * prod(self._paths) * (3 if self.is_gradient else 1)
 
     def prepare(self, name: Name) -> list[str]:
         return ["from csrun.kernels import ctc"]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         function = "ctc_loss_backward" if self.is_gradient else "ctc_loss"
         arrays = ", ".join(map(name, (*self.operands, *self.results, *self.scratch)))
         where = f"layer {self.layer}"
@@ -58,7 +59,7 @@ class Ctc(FunctionKernel):
 
 
 def match_ctc(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, CtcOp)
     graph.take(operation)
     return Ctc(

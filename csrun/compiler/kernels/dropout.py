@@ -1,4 +1,4 @@
-"""Dropout: random masks; values and gradients under them are elementwise."""
+"""Dropout masks; masked values and gradients are elementwise operators."""
 
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +14,8 @@ from csrun.kernels.random import blocks_of, threshold_of
 
 @dataclass(frozen=True)
 class DropoutMask(Kernel):
-    """mask = draw >= rate, a draw for each value; a sample has `rows` rows, or the mask is of none.
+    """mask = draw >= rate, with a draw for each value; a sample has `rows` rows, or the mask has no
+    samples.
 
     Shapes: mask [B rows, ...] bool
     """
@@ -42,13 +43,13 @@ class DropoutMask(Kernel):
 
     @property
     def matrix(self) -> Array:
-        """The mask as [B, N], or as one row when it is of no sample."""
+        """View the mask as [B, N], or as one row if it has no samples."""
         shape = self.mask.shape
         samples = shape[0] // self.rows if self.rows else 1
         return Array(self.mask.name, (samples, prod(shape) // samples), self.mask.dtype)
 
     def prepare(self, name: Name) -> list[str]:
-        """The round keys, and the draw over its memory."""
+        """Bind the round keys, and the draw over its memory."""
         mask, words = name(self.matrix), name(self.scratch[0])
         numbers = f"{threshold_of(self.rate)}, {self.stream}"
         draw = "MaskDraw" if self.rows else "FixedMaskDraw"
@@ -62,7 +63,7 @@ class DropoutMask(Kernel):
 
 
 def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
-    """A mask of runs is drawn by those who read it, a few runs at a time."""
+    """Match a mask; masks of runs are drawn by their readers, several runs at a time."""
     assert isinstance(operation, DropoutMaskOp)
     graph.take(operation)
     if operation.runs is not None:

@@ -19,7 +19,7 @@ IMPORT = "from csrun.kernels import embedding"
 class Lookup(Kernel):
     """out = the row of the weight that each index names.
 
-    is_checked: whether somebody has seen that it has such a row.
+    is_checked: whether the indices are known to be in range.
 
     Shapes: weight [V, D], indices [N] -> out [N, D]
     """
@@ -55,9 +55,9 @@ class Lookup(Kernel):
 
 @dataclass(frozen=True)
 class LookupBackward(Kernel):
-    """out = for each row of the weight the sum of the gradients of those that it was taken for.
+    """out = for each row of the weight the sum of the gradients of its lookups.
 
-    With `adds` it is added to what is there.
+    With `adds` it is accumulated.
 
     Shapes: grad [N, D], indices [N] -> out [V, D]
     """
@@ -85,7 +85,7 @@ class LookupBackward(Kernel):
 
     @property
     def _sorting(self) -> tuple[Array, ...]:
-        """The gradients in the order of their rows, what brings them there, and sums to add to."""
+        """Return the gradients sorted by row, the permutation, and sums to add to."""
         stem, count = self.grad.name, self.indices.shape[0]
         sums = Array(f"{stem}/sums", self.grad.shape, self.grad.dtype)
         return (
@@ -149,7 +149,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel:
 
 
 def rows_of(array: Array, row: tuple[int, ...]) -> Array:
-    """Merge all leading axes; the array has been copied if strides forbid that."""
+    """Merge all leading axes; the array was copied if strides do not allow it."""
     size = prod(array.shape) // max(prod(row), 1) if prod(row) else prod(array.shape[:-1])
     found = array.reshaped((size, *row))
     assert found is not None, "a copy was inserted before an array whose rows are not a view"

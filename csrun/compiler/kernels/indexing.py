@@ -1,4 +1,4 @@
-"""Values looked up along an axis: a kernel for each operator."""
+"""Lookups along an axis: one kernel per operator."""
 
 from dataclasses import dataclass
 from math import prod
@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, str] = {
 class Indexing(Kernel):
     """One of the functions of `csrun.kernels.indexing`; `x` is a gradient in the backward pass.
 
-    size: of the axis that is looked up along, where nobody has seen that the indices are in it.
+    size: length of the indexed axis, if the indices are not known to be in range.
     """
 
     function: str
@@ -58,18 +58,18 @@ class Indexing(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Scratch with the position in memory of each value."""
+        """Return scratch with the position in memory of each value."""
         places = Array(f"{self.out.name}/places", self.indices.shape, "int64")
         return (places,) if self.function == "gather" else ()
 
     @property
     def flops(self) -> int:
-        """In the backward pass an addition for each value."""
+        """An addition for each value in the backward pass."""
         return prod(self.x.shape) if self.is_gradient else 0
 
     @property
     def _mesh(self) -> str | None:
-        """The variable of the indices of all axes, which is bound once."""
+        """Return the variable of the indices of all axes, which is bound once."""
         needs = self.function.startswith("gather")
         return "_".join(["mesh", *map(str, self.indices.shape)]) if needs else None
 
@@ -93,7 +93,7 @@ class Indexing(Kernel):
 
 
 def match_indexing(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, IndexingOp | IndexingBackwardOp)
     graph.take(operation)
     x, indices = map(graph.array, operation.operands)

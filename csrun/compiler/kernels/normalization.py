@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm: a kernel for each operator."""
+"""Layer norm and RMS norm: one kernel per operator."""
 
 from dataclasses import dataclass
 from math import prod
@@ -19,14 +19,14 @@ from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, P
 from csrun.executable import nbytes_of
 
 NORMS = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
-#: Of one array: what a tile costs in calls, 10 µs, is little to its loops. With half of it
-#: [512, 768] takes 7 % longer, and arrays far larger than a core's L2 no less.
+#: Of one array: the calls of a tile take 10 µs, little compared with its loops. With half as much
+#: [512, 768] takes 7 % longer, and arrays far larger than a core's L2 are not faster.
 TILE_BYTES = 768 << 10
 
 
 @dataclass(frozen=True)
 class NormFunction:
-    """Function of `csrun.kernels.normalization`, its struct of arrays, and the results in that."""
+    """Function of `csrun.kernels.normalization`, its struct of arrays, and the results in it."""
 
     name: str
     struct: str
@@ -36,7 +36,7 @@ class NormFunction:
 
 @dataclass(frozen=True)
 class Norm(FunctionKernel):
-    """One of the functions of `csrun.kernels.normalization`, and its operands and results.
+    """One of the functions of `csrun.kernels.normalization`, its operands and results.
 
     Shapes: rows [N, D], weights [D], statistics [N]
     """
@@ -49,12 +49,12 @@ class Norm(FunctionKernel):
 
     @property
     def flops(self) -> int:
-        """Operations: about as many per value as there are passes over it."""
+        """Operations: per value about as many as passes over it."""
         return prod(self.operands[0].shape) * (14 if self.phase is Phase.BACKWARD else 8)
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """A tile of normalized rows; in the backward pass one more, row and column sums."""
+        """Return a tile of normalized rows; in the backward pass one more, row and column sums."""
         rows, size = self._rows, self.operands[0].shape[1]
         tile = self.scratch_array("tile", (rows, size))
         if self.phase is Phase.FORWARD:
@@ -69,14 +69,16 @@ class Norm(FunctionKernel):
 
     @property
     def _rows(self) -> int:
-        """Rows a tile."""
+        """Number of rows of a tile."""
         rows, size = self.operands[0].shape
         row_bytes = nbytes_of((size,), self.operands[0].dtype)
         return max(1, min(rows, TILE_BYTES // max(row_bytes, 1)))
 
     @property
     def _ones(self) -> tuple[str, int] | None:
-        """The variable of so many ones, by which a layer norm adds; an RMS norm needs none."""
+        """Return the variable of a vector of ones, with which a layer norm sums; RMS norm needs
+        none.
+        """
         if not self.function.adds_by_ones:
             return None
         backward = self.phase is Phase.BACKWARD
@@ -101,7 +103,7 @@ class Norm(FunctionKernel):
         return [*lines, bound_struct(self._struct(name), self.function.struct, fields)]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         arguments = [*map(name, self.operands), self._struct(name)]
         arguments += [] if self.eps is None else [repr(self.eps)]
         return [f"normalization.{self.function.name}({', '.join(arguments)})"]
@@ -133,7 +135,7 @@ BACKWARD: dict[str, NormFunction] = {
 
 
 def match_norm(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone, over rows of all that is normalized together."""
+    """Match the single operator, over rows of all normalized axes."""
     graph.take(operation)
     backward = operation.name in BACKWARD
     assert isinstance(operation, NORMS)
@@ -153,7 +155,7 @@ def match_norm(operation: Operation, graph: Graph) -> Kernel:
 
 
 def _flat(name: str, array: Array, weight: Shape) -> Array:
-    """Rows of what is normalized together, a weight, or a number for each row: by its name."""
+    """Return a flat view by name: rows, a weight, or a number for each row."""
     rows, size = prod(array.shape[: -len(weight)]), prod(weight)
     if name in ("x", "grad", "out", "x_gradient"):
         shape: Shape = (rows, size)

@@ -1,4 +1,4 @@
-"""Small kernels at the end of a step: the loss of any arithmetic, a copied output, argmax."""
+"""Small kernels at the end of a step: the loss of arbitrary arithmetic, a copied output, argmax."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from csrun.compiler.graph.kernel import Kernel, Matcher, Name, UnaryKernel
 
 @dataclass(frozen=True)
 class LossOfMean(UnaryKernel):
-    """The loss that the runtime takes, a sum, from the mean over what counts in the global batch.
+    """The sum of the loss for the runtime, from the mean over all that counts in the global batch.
 
     Shapes: x [] -> out float64[1]
     """
@@ -28,7 +28,7 @@ class LossOfMean(UnaryKernel):
 
 
 def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
-    """The mark of a loss that no loss function's kernel has taken in."""
+    """Match the mark of a loss that no loss kernel has covered."""
     assert isinstance(operation, LossOp)
     if graph.number(operation.value) is not None:
         return None
@@ -39,9 +39,9 @@ def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
 
 @dataclass(frozen=True)
 class CopyOut(UnaryKernel):
-    """out = x; an input of the batch or a buffer may be overwritten before the host reads it.
+    """out = x; for an input or a buffer that may be overwritten before the host reads it.
 
-    Shapes: x, out of one shape
+    Shapes: x and out have the same shape
     """
 
     kind = "output"

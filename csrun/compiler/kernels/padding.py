@@ -11,7 +11,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, UnaryKernel
 
-#: Operators that know which labels do not count.
+#: Operators that ignore labels that do not count.
 OfLabels = (
     NllLossForwardOp | NllLossBackwardOp | NllLossOfSumsOp | NllLossPartBackwardOp | LabelCountOp
 )
@@ -19,9 +19,9 @@ OfLabels = (
 
 @dataclass(frozen=True)
 class MaskPadding(Kernel):
-    """out = x, with `value` in the rows of padding on axis `dim`; a sample has `rows` of them.
+    """out = x, with `value` in the padding rows on axis `dim`; a sample has `rows` of them.
 
-    Shapes: x, out of one shape; x may be the text of a number
+    Shapes: x and out have the same shape; x may be the text of a number
     """
 
     x: Array | str
@@ -42,7 +42,9 @@ class MaskPadding(Kernel):
         return (self.out,)
 
     def emit(self, name: Name) -> list[str]:
-        """A copy, where others read x as it was, then what is after the valid samples."""
+        """Return a copy, if x has other readers, then the value in the rows after the valid
+        samples.
+        """
         out, before = name(self.out), ":, " * self.dim
         value = repr(self.value if "float" in self.out.dtype else int(self.value))
         x = self.x if isinstance(self.x, str) else name(self.x)
@@ -54,7 +56,7 @@ class MaskPadding(Kernel):
 
 @dataclass(frozen=True)
 class LabelCount(UnaryKernel):
-    """out = how many of the labels, without padding, are not `ignore_index`.
+    """out = number of labels, without padding, that are not `ignore_index`.
 
     Shapes: x [...] integers, out []
     """
@@ -66,11 +68,11 @@ class LabelCount(UnaryKernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Mask of the labels that count."""
+        """Return the mask of the labels that count."""
         return (Array(f"{self.out.name}/counted", self.x.shape, "bool"),)
 
     def emit(self, name: Name) -> list[str]:
-        """A comparison and a sum."""
+        """Return a comparison and a sum."""
         counted = name(self.scratch[0])
         lines = [f"not_equal({name(self.x)}, {self.ignore_index}, out={counted})"]
         if self.padding is not None:
@@ -79,14 +81,15 @@ class LabelCount(UnaryKernel):
 
 
 def first_of_padding(rows: int) -> str:
-    """The first row of padding, where a sample has so many."""
+    """Return the text of the first padding row, with this many rows per sample."""
     return "step.valid" if rows == 1 else f"step.valid * {rows}"
 
 
 def labels_of(op: OfLabels | LogSumExpPartOp, graph: Graph) -> tuple[Array, int | None]:
-    """An operator's labels as they come, and how many rows a sample has when padding is ignored.
+    """Return an operator's labels as they are in the batch, and rows per sample if padding is
+    ignored.
 
-    The kernel ignores it itself: labels are not written again for it.
+    The kernel ignores padding itself, so the labels are not rewritten.
     """
     mask = op.labels.owner
     if isinstance(mask, MaskPaddingOp) and is_of_labels(mask):
@@ -95,10 +98,10 @@ def labels_of(op: OfLabels | LogSumExpPartOp, graph: Graph) -> tuple[Array, int 
 
 
 def is_of_labels(mask: MaskPaddingOp) -> bool:
-    """Return whether all that it does is to have labels ignored by their readers."""
+    """Return whether the operator only makes its readers ignore labels."""
     readers = [use.operation for use in mask.out.uses]
     return mask.dim.value.data == 0 and all(
-        isinstance(op, LogSumExpPartOp)  # it computes of rows whatever their labels are
+        isinstance(op, LogSumExpPartOp)  # it computes from rows regardless of their labels
         or (isinstance(op, OfLabels) and op.ignore_index.value.data == mask.value.value.data)
         for op in readers
     )

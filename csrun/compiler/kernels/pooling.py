@@ -1,4 +1,4 @@
-"""Pooling: a kernel for each operator, over planes."""
+"""Pooling: one kernel per operator, over planes."""
 
 from dataclasses import dataclass
 from math import prod
@@ -20,12 +20,12 @@ from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
-TILE_BYTES = 256 << 10  # of windows' values; with what they see a core's L2 holds them
+TILE_BYTES = 256 << 10  # of windows' values; with the pixels they read, within a core's L2
 
 
 @dataclass(frozen=True)
 class Pooling(FunctionKernel):
-    """Base of the poolings.
+    """Base class of the pooling kernels.
 
     operands, results: planes of images and of windows, [N C, H, W] and [N C, H', W'].
     """
@@ -50,13 +50,13 @@ class Pooling(FunctionKernel):
 
     @property
     def _tile(self) -> int:
-        """Planes a tile."""
+        """Number of planes of a tile."""
         planes, *plane = self._maps.shape
         nbytes = nbytes_of(tuple(plane), self._maps.dtype)
         return max(1, min(planes, TILE_BYTES // max(nbytes, 1)))
 
     def _own(self, what: str, dtype: str) -> Array:
-        """Scratch of a tile."""
+        """Return scratch of a tile."""
         return self.scratch_array(what, (self._tile, *self._maps.shape[1:]), dtype)
 
     def prepare(self, name: Name) -> list[str]:
@@ -83,11 +83,13 @@ class Pooling(FunctionKernel):
 
 @dataclass(frozen=True)
 class MaxPool(Pooling):
-    """The largest values and their places in the windows, or the gradient from there."""
+    """Maxima and their positions in the windows, or the gradient."""
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """A pixel of all windows; its number, or bits, where it is taken; where that is."""
+        """Return a pixel of all windows; its index, or bits, where it is the maximum; and that
+        mask.
+        """
         dtype = self._maps.dtype
         if self.phase is Phase.BACKWARD:
             bits = "int64" if dtype == "float64" else "int32"
@@ -104,7 +106,7 @@ class MaxPool(Pooling):
         return lines
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         first = [self._variable(name, "first")] if self.phase is Phase.FORWARD else []
         scratch = f"({', '.join(map(name, self.scratch))})"
         own = [scratch, *first, self._variable(name, "taps")]
@@ -113,13 +115,13 @@ class MaxPool(Pooling):
 
 @dataclass(frozen=True)
 class AveragePool(Pooling):
-    """The means, or each pixel's shares; with `counts_padding` zeros around the image count."""
+    """Means, or each pixel's share; with `counts_padding` zeros around the image count."""
 
     counts_padding: bool = True
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """In the backward pass: the shares of a window's pixels."""
+        """Return the shares of a window's pixels, in the backward pass."""
         return (self._own("shares", self._maps.dtype),) if self.phase is Phase.BACKWARD else ()
 
     def prepare(self, name: Name) -> list[str]:
@@ -130,14 +132,14 @@ class AveragePool(Pooling):
         return [*super().prepare(name), f"{self._variable(name, 'counts')} = {found}"]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         tile = name(self.scratch[0]) if self.scratch else str(self._tile)
         counts, taps = (self._variable(name, what) for what in ("counts", "taps"))
         return self._call(name, "avg_pool", counts, tile, taps)
 
 
 def match_pooling(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, PoolingOp)
     graph.take(operation)
     backward = isinstance(operation, MaxPool2dBackwardOp | AvgPool2dBackwardOp)
@@ -154,7 +156,7 @@ def match_pooling(operation: Operation, graph: Graph) -> Kernel:
 
 
 def _planes(array: Array) -> Array:
-    """[N, C, H, W] -> [N C, H, W]."""
+    """View [N, C, H, W] as [N C, H, W]."""
     samples, channels, *plane = array.shape
     found = array.reshaped((samples * channels, *plane))
     assert found is not None, "a copy was inserted before an array whose rows are not a view"

@@ -1,4 +1,4 @@
-"""Matrix products of any two operands, read and written as they lie in memory."""
+"""Matrix products of any two operands, without copies for their layout."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,11 +21,12 @@ from csrun.compiler.passes.widths import is_half
 
 @dataclass(frozen=True)
 class Product(Kernel):
-    """out = a b; NumPy gives BLAS the strides of all three matrices, and copies none.
+    """out = a b; NumPy passes the strides of all three matrices to BLAS, and copies none.
 
-    With `adds` the product is added to what is there. half: the 16-bit format of b, if it is words:
-    machine code widens them as it packs b, the NumPy form in a copy. are_halves: both operands are
-    numbers of the module's 16-bit format.
+    With `adds` the product is accumulated.
+    half: 16-bit format of b, if it is stored as words: machine code widens them when packing b, the
+        NumPy form in a copy.
+    are_halves: both operands only have numbers of the module's 16-bit format.
 
     Shapes: a [..., M, K], b [..., K, N] -> out [..., M, N], leading axes broadcast
     """
@@ -50,7 +51,7 @@ class Product(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """A tile of the product, before it is added."""
+        """Return a tile of the product, before it is added."""
         return (tile_of(self.out, self.layer),) if self.adds else ()
 
     @property
@@ -77,7 +78,7 @@ class Product(Kernel):
 
 
 def match_product(operation: Operation, graph: Graph) -> Kernel:
-    """Any product."""
+    """Match any matrix product."""
     assert isinstance(operation, MmOp | MatmulOp)
     graph.take(operation)
     a, out = graph.array(operation.lhs), graph.array(operation.out)
@@ -98,7 +99,7 @@ def _are_halves(operation: MmOp | MatmulOp | AddProductOp) -> bool:
 
 
 def _words_of(operation: MmOp | MatmulOp, graph: Graph) -> tuple[Array, HalfFormat] | None:
-    """The weights that b is widened from, and their format; None where it is something else."""
+    """Return the weights under a widening and their format; None for any other value."""
     widened = base_of(operation.rhs)
     owner = widened.owner
     if isinstance(operation, MatmulOp) or not isinstance(owner, WidenHalfOp):
@@ -118,7 +119,9 @@ def _words_of(operation: MmOp | MatmulOp, graph: Graph) -> tuple[Array, HalfForm
 
 @dataclass(frozen=True)
 class AddedProduct(Product):
-    """out = before + a b, mostly where the other lies: then it is added there, a tile at a time."""
+    """out = before + a b, usually in place of `before`: the product is then added there, tile by
+    tile.
+    """
 
     before: Array = field(kw_only=True)
 

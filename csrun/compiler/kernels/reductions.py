@@ -1,4 +1,4 @@
-"""The largest and the smallest along axes."""
+"""Maximum and minimum along axes."""
 
 from dataclasses import dataclass
 from math import prod
@@ -13,7 +13,7 @@ from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, UnaryKerne
 
 @dataclass(frozen=True)
 class Extremum(UnaryKernel):
-    """out = the largest, or the smallest, of x along some axes."""
+    """out = the maximum, or the minimum, of x along some axes."""
 
     function: str
     dims: tuple[int, ...]
@@ -33,7 +33,7 @@ class Extremum(UnaryKernel):
 
 
 def match_extremum(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, AmaxOp | AminOp)
     graph.take(operation)
     return Extremum(

@@ -13,7 +13,9 @@ from csrun.compiler.graph.kernel import Matcher, Name, Phase, UnaryKernel
 
 @dataclass(frozen=True)
 class Rotary(UnaryKernel):
-    """Pairs of the first `size` values of the last axis, turned by their position along `dim`."""
+    """Rotation of pairs of the first `size` values of the last axis, by their position along `dim`.
+    `dim`.
+    """
 
     dim: int
     size: int
@@ -26,19 +28,21 @@ class Rotary(UnaryKernel):
 
     @property
     def flops(self) -> int:
-        """Four products and two sums a pair."""
+        """Four products and two sums per pair."""
         return 3 * prod(self.x.shape[:-1]) * self.size
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Neighbours turn as complex numbers, halves with a product between."""
+        """Return scratch; adjacent pairs rotate as complex numbers, split halves need an
+        intermediate product.
+        """
         if self.is_interleaved:
             return ()
         outer = self.x.shape[1:-1] if self.dim else self.x.shape[:-1]
         return (Array(f"{self.out.name}/part", (*outer, self.size // 2), self.out.dtype),)
 
     def prepare(self, name: Name) -> list[str]:
-        """The factors, one table for all that turn alike."""
+        """Bind the factors, one table for all equal rotations."""
         axes = len(self.x.shape) - 2 - self.dim
         arguments = (self._length, self.size, self.base, self.is_inverse, self.x.dtype, axes)
         table = f"rotary.turns{arguments!r}"
@@ -46,7 +50,7 @@ class Rotary(UnaryKernel):
         return ["from csrun.kernels import rotary", f"{self._factors} = {factors}"]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         x, out = name(self.x), name(self.out)
         if self.is_interleaved:
             return [f"rotary.turn_pairs({x}, {out}, {self._factors})"]
@@ -64,7 +68,7 @@ class Rotary(UnaryKernel):
 
     @property
     def _factors(self) -> str:
-        """The variable of what has these positions, pairs and base."""
+        """Return the variable of the factors for these positions, pairs and base."""
         base = repr(self.base).translate({ord("."): "_", ord("-"): "m", ord("+"): "p"})
         kind = "pairs" if self.is_interleaved else "halves"
         direction = "back" if self.is_inverse else "on"
@@ -73,7 +77,7 @@ class Rotary(UnaryKernel):
 
 
 def match_rotary(operation: Operation, graph: Graph) -> Rotary:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, RotaryEmbeddingOp)
     graph.take(operation)
     return Rotary(

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax, forward and backward: a kernel for each operator."""
+"""Softmax and log-softmax, forward and backward: one kernel per operator."""
 
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +14,7 @@ from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.compiler.kernels.cross_entropy import is_all_in_losses
 from csrun.executable import nbytes_of
 
-#: Of one array: with the others that a loop touches it stays in a core's L2.
+#: Of one array: with the others that a loop uses it stays in a core's L2.
 TILE_BYTES = 256 << 10
 
 FUNCTIONS: dict[str, str] = {
@@ -49,7 +49,7 @@ class Softmax(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """A tile, and a number for each run of values in it."""
+        """Return a tile, and a number for each run of values in it."""
         rows, size, behind = self.out.shape
         of_row = nbytes_of((size, behind), self.out.dtype)
         tile = max(1, min(rows, TILE_BYTES // max(of_row, 1)))
@@ -61,7 +61,7 @@ class Softmax(Kernel):
 
     @property
     def flops(self) -> int:
-        """Operations: about as many per value as there are passes over it."""
+        """Operations: per value about as many as passes over it."""
         return prod(self.out.shape) * (4 if len(self.operands) > 1 else 5)
 
     @property
@@ -73,13 +73,13 @@ class Softmax(Kernel):
         return ["from csrun.kernels import softmax", ones]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         arrays = ", ".join(map(name, (*self.operands, self.out, *self.scratch)))
         return [f"softmax.{self.function}({arrays}, {self._ones})"]
 
 
 def match_softmax(operation: Operation, graph: Graph) -> Kernel | None:
-    """The operator alone, along axis 1 of two or three, where no loss has it in its kernel."""
+    """Match the single operator, along axis 1 of two or three, if no loss kernel covers it."""
     sizes = graph.array(operation.results[0]).shape
     if integer(operation.properties, "dim") != 1 or len(sizes) > 3:
         return None

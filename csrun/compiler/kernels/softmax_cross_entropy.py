@@ -1,6 +1,6 @@
-"""Softmax cross entropy with integer labels, forward and backward: formulas, and loops of `lair`.
+"""Softmax cross entropy with integer labels, forward and backward, from `lair` formulas.
 
-Source: log-sum-exp with the row's maximum taken out, as in any text
+Source: standard log-sum-exp with the row's maximum subtracted
 """
 
 from abc import abstractmethod
@@ -17,10 +17,10 @@ from csrun.compiler.lair.loop_kernel import LoopKernel
 
 @dataclass(frozen=True)
 class LossOperands:
-    """Operands of a loss, and the arrays that forward leaves; `stem` is the loss's in their names.
+    """Operands of a loss, and the arrays that forward saves; `stem` is the loss's name in theirs.
 
-    padding: rows that a sample has, where rows of padding are to be ignored. is_checked: whether
-    somebody has seen that the labels are classes or `ignore_index`.
+    padding: rows per sample, if padding rows are ignored.
+    is_checked: whether all labels are known to be classes or `ignore_index`.
 
     Shapes: logits [N, C], labels [N] -> ignored [N] bool
     """
@@ -43,12 +43,12 @@ class LossOperands:
         return self.logits.shape[1]
 
     def like(self, what: str, columns: int) -> Array:
-        """An array of its own, of so many numbers a row."""
+        """Return an array of the loss with this many numbers per row."""
         return Array(f"{self.stem}/{what}", (self.rows, columns), self.logits.dtype)
 
     @cached_property
     def ignored(self) -> Array:
-        """Rows that do not count."""
+        """Return the rows that do not count."""
         return Array(f"{self.stem}/ignored", (self.rows,), "bool")
 
 
@@ -56,8 +56,8 @@ class LossOperands:
 class CrossEntropyForward(LoopKernel):
     """loss = sum over rows of log(sum(exp(logits))) - logits[label]; mean = loss / count.
 
-    Without a reader of its own the mean is None. A label that is no class, where nobody has seen
-    that before, makes the loss NaN.
+    The mean is None if nothing reads it. An invalid label, if labels are not checked before, makes
+    the loss NaN.
 
     Shapes: logits [N, C], labels [N], count [] -> loss float64[1], mean []
     """
@@ -71,12 +71,14 @@ class CrossEntropyForward(LoopKernel):
 
     @abstractmethod
     def formula(self, old: Values) -> Values:
-        """`losses` of the rows, and what backward needs, from `logits` and `labels`."""
+        """Return the `losses` of the rows, and the arrays for backward, from `logits` and `labels`.
+        `labels`.
+        """
 
     @property
     @abstractmethod
     def kept(self) -> dict[str, Array]:
-        """The arrays of what backward needs."""
+        """Arrays saved for backward."""
 
     @cached_property
     def loop(self) -> KernelLoop:
@@ -85,7 +87,7 @@ class CrossEntropyForward(LoopKernel):
 
     @property
     def of_rows(self) -> dict[str, Array]:
-        """The arrays that the formula reads."""
+        """Return the arrays that the formula reads."""
         return {"logits": self.parts.logits, "labels": self.parts.labels}
 
     @property
@@ -95,18 +97,18 @@ class CrossEntropyForward(LoopKernel):
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The loss, and what backward needs."""
+        """The loss, and the arrays for backward."""
         mean = () if self.mean is None else (self.mean,)
         return self.loss, *self.kept.values(), self.parts.ignored, *mean
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Losses of rows, tiles; and, for labels that nobody has seen, which are no classes."""
+        """Return losses of rows, tiles; and a mask of invalid labels, unless labels are checked."""
         bad = () if self.parts.is_checked else (self._bad,)
         return (self._losses, *self.loop.scratch, *bad)
 
     def emit(self, name: Name) -> list[str]:
-        """The loop over rows, and what makes one number of their losses."""
+        """Return the loop over rows, and the sum of their losses."""
         return [*self.loop.emit(name), *self._of_rows(name)]
 
     @property
@@ -118,7 +120,7 @@ class CrossEntropyForward(LoopKernel):
         return Array(f"{self.parts.stem}/bad", (self.parts.rows,), "bool")
 
     def _of_rows(self, name: Name) -> list[str]:
-        """The sum of the losses of the rows that count, and their mean."""
+        """Return the lines for the sum of the losses of rows that count, and their mean."""
         parts, ignored = self.parts, name(self.parts.ignored)
         of_row = self._losses.reshaped((parts.rows,))
         assert of_row is not None, "it is contiguous"
@@ -139,7 +141,9 @@ class CrossEntropyForward(LoopKernel):
         return lines
 
     def _seen(self, losses: str, name: Name) -> list[str]:
-        """NaN for what is no class: as a number without sign a negative label is large, too."""
+        """Return the lines that make invalid labels NaN: as unsigned numbers, negative labels are
+        large, too.
+        """
         parts = self.parts
         if parts.is_checked:
             return []
@@ -155,8 +159,8 @@ class CrossEntropyForward(LoopKernel):
 class CrossEntropyBackward(LoopKernel):
     """gradient = (softmax(logits) - one_hot(labels)) * scale, zero in rows that do not count.
 
-    `scale` is the gradient of the sum: of a loss that is the mean, 1 / count. A row that does not
-    count is zero whatever its logits are.
+    `scale` is the gradient of the sum: 1 / count if the loss is the mean. A row that does not count
+        is zero for any logits.
 
     Shapes: logits [N, C], labels [N], scale [] -> gradient [N, C]
     """
@@ -171,14 +175,14 @@ class CrossEntropyBackward(LoopKernel):
     @property
     @abstractmethod
     def kept(self) -> dict[str, Array]:
-        """The arrays that it reads of what forward left, the logits or not."""
+        """Arrays saved by forward that it reads, with or without the logits."""
 
     @abstractmethod
     def softmax(self, old: Values) -> FormulaValue:
-        """The softmax, of what was kept."""
+        """Return the softmax, from the saved arrays."""
 
     def formula(self, old: Values) -> Values:
-        """The gradient."""
+        """Return the gradient."""
         share, found = self.parts.smoothing, self.softmax(old)
         found = found - share / self.parts.classes if share else found
         scale = self.scale if isinstance(self.scale, str) else old["scale"]
@@ -196,7 +200,7 @@ class CrossEntropyBackward(LoopKernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """Arrays that forward left, and the labels."""
+        """Arrays saved by forward, and the labels."""
         return tuple(self._arrays.values())
 
     @property
@@ -210,7 +214,7 @@ class CrossEntropyBackward(LoopKernel):
 
 @dataclass(frozen=True)
 class NarrowForward(CrossEntropyForward):
-    """Forward for few classes: keeps the exponentials of each row, and their sum."""
+    """Forward for few classes: saves the exponentials of each row, and their sum."""
 
     @property
     def kept(self) -> dict[str, Array]:
@@ -222,7 +226,7 @@ class NarrowForward(CrossEntropyForward):
         exponentials = shifted.exp()
         totals = exponentials.total()
         losses, picked = totals.log(), shifted.pick(labels)
-        if share:  # of the loss the share that is of all classes is the mean of the row
+        if share:  # with label smoothing, all classes contribute the mean of the row
             losses = losses - shifted.total() * (share / self.parts.classes)
             picked = picked * (1 - share)
         return {"exponentials": exponentials, "totals": totals, "losses": losses - picked}
@@ -230,7 +234,7 @@ class NarrowForward(CrossEntropyForward):
 
 @dataclass(frozen=True)
 class NarrowBackward(CrossEntropyBackward):
-    """Backward for few classes, from the exponentials that forward left."""
+    """Backward for few classes, from the saved exponentials."""
 
     @property
     def kept(self) -> dict[str, Array]:
@@ -244,7 +248,7 @@ class NarrowBackward(CrossEntropyBackward):
 class WideForward(CrossEntropyForward):
     """Forward for many classes: only the logits and one gradient are [N, C].
 
-    What is kept of each row is the logarithm of its sum; backward takes the exponentials again.
+    It saves the logarithm of each row's sum; backward recomputes the exponentials.
     """
 
     @property
@@ -274,16 +278,16 @@ class WideBackward(CrossEntropyBackward):
 
 
 def narrow(parts: LossOperands) -> dict[str, Array]:
-    """exp(logits - row maximum), and the sum of each row of it."""
+    """Return exp(logits - row maximum), and its row sums."""
     exponentials = parts.like("exponentials", parts.classes)
     return {"exponentials": exponentials, "totals": parts.like("totals", 1)}
 
 
 @dataclass(frozen=True)
 class NllBackward(Kernel):
-    """gradient = -scale at each label, by the shares of the loss, 0 in rows that do not count.
+    """gradient = -scale at each label, weighted by the smoothing, 0 in rows that do not count.
 
-    That of the log-probabilities, where they have another gradient besides.
+    It is the gradient of the log-probabilities, if those have another gradient, too.
 
     Shapes: labels [N], ignored [N], scale [] -> gradient [N, C]
     """
@@ -310,7 +314,7 @@ class NllBackward(Kernel):
 
     @property
     def _numbers(self) -> str:
-        """The variable of the rows' numbers."""
+        """Return the variable of the row indices."""
         return f"rows_{self.parts.rows}"
 
     def prepare(self, name: Name) -> list[str]:
@@ -318,7 +322,7 @@ class NllBackward(Kernel):
         return ["from csrun.kernels import cross_entropy", made]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return one call."""
         parts = self.parts
         scale = self.scale if isinstance(self.scale, str) else name(self.scale)
         arrays = ", ".join(map(name, (parts.labels, parts.ignored)))

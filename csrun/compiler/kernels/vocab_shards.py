@@ -34,17 +34,17 @@ from csrun.compiler.lair.loop_kernel import LoopKernel
 
 
 def _places(stem: str, labels: Array) -> Array:
-    """Scratch: of each label or index, which of the part's it is; others are none of them."""
+    """Scratch: index of each label or lookup within the shard; invalid if in another shard."""
     return Array(f"{stem}/places", labels.shape, "int64")
 
 
 def _inside(stem: str, labels: Array) -> Array:
-    """Scratch: whether it is one of the part's."""
+    """Scratch: whether it is within the shard."""
     return Array(f"{stem}/inside", labels.shape, "bool")
 
 
 def _shard(first: int, stem: str, indices: Array, name: Name) -> tuple[str, str]:
-    """Variable of a shard's struct, and the line that binds it.
+    """Return the variable of a shard's struct, and the line that binds it.
 
     Shards that are looked up one after the other share their scratch, and differ in `first`.
     """
@@ -56,9 +56,9 @@ def _shard(first: int, stem: str, indices: Array, name: Name) -> tuple[str, str]
 
 @dataclass(frozen=True)
 class LookupPart(Kernel):
-    """out = before, mostly where that lies, with the rows of the part; without it, over zeros.
+    """out = before, usually in place, with the rows of the shard; zeros if there is no `before`.
 
-    count: rows of the table, where nobody has seen that the indices are some of them.
+    count: rows of the table, if the indices are not known to be in range.
 
     Shapes: weight [R, D], indices [N], before [N, D] -> out [N, D]
     """
@@ -83,7 +83,9 @@ class LookupPart(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Scratch: the row of the shard each index names, whether it is one, and the rows."""
+        """Return scratch: the row of the shard for each index, whether it is in it, and the rows.
+        rows.
+        """
         stem = self.out.name
         rows = Array(f"{stem}/rows", self.out.shape, self.out.dtype)
         return _places(stem, self.indices), _inside(stem, self.indices), rows
@@ -93,13 +95,13 @@ class LookupPart(Kernel):
         return [IMPORT, _shard(self.first, self.out.name, self.indices, name)[1]]
 
     def check(self, name: Name) -> list[str]:
-        """Range check of indices that the host has not validated, before the first part."""
+        """Range check of indices that the host has not validated, before the first shard."""
         if self.before is not None or self.count is None:
             return []
         return indices_inside(name(self.indices), self.count, self.layer)
 
     def emit(self, name: Name) -> list[str]:
-        """Lines for the running value, then a call."""
+        """Return lines for the running value, then a call."""
         indices, out = name(self.indices), name(self.out)
         lines = []
         if self.before is None:
@@ -113,7 +115,7 @@ class LookupPart(Kernel):
 
 @dataclass(frozen=True, kw_only=True)
 class LookupPartBackward(LookupBackward):
-    """Lookup gradient of a shard, from the indices that it has rows for."""
+    """Lookup gradient of a shard, from the indices within it."""
 
     first: int
 
@@ -164,7 +166,7 @@ class LogSumExpPart(LoopKernel):
         return formula_loop(f"{self.sums.name}/part", reads, writes, self.formula)
 
     def formula(self, old: Values) -> Values:
-        """Formula of the shard alone."""
+        """Return the formula of the shard alone."""
         x = old["logits"]
         top = x.largest()
         sums = (x - top).exp().total().log() + top
@@ -178,7 +180,9 @@ class LogSumExpPart(LoopKernel):
         return *places, *own, self._own_picked, *self.loop.scratch
 
     def emit(self, name: Name) -> list[str]:
-        """Places of the labels, the loop over rows, and both put together."""
+        """Return the positions of the labels, the loop over rows, and the merge with earlier
+        shards.
+        """
         stem = self.sums.name
         places, inside = name(_places(stem, self.labels)), name(_inside(stem, self.labels))
         sums, picked = name(self.sums), name(self.picked)
@@ -209,7 +213,7 @@ class LogSumExpPart(LoopKernel):
 
 @dataclass(frozen=True)
 class LossOfSums(CrossEntropyForward):
-    """A cross entropy whose log(sum(exp)) and labels' logits are there.
+    """Cross entropy from existing log(sum(exp)) and label logits.
 
     Shapes: sums, picked, labels [N], count [] -> loss float64[1], mean []
     """
@@ -234,9 +238,10 @@ class LossOfSums(CrossEntropyForward):
 class LossPartBackward(LoopKernel):
     """gradient = (exp(logits - sums) - 1 at the label) scale, zero in rows that do not count.
 
-    padding: rows that a sample has, where rows of padding are to be ignored.
+    padding: rows per sample, if padding rows are ignored.
 
-    Shapes: logits [N, C], sums, labels [N], scale [] -> gradient [N, C], mostly over the logits
+    Shapes: logits [N, C], sums, labels [N], scale [] -> gradient [N, C], usually in place of the
+    logits
     """
 
     logits: Array
@@ -277,7 +282,7 @@ class LossPartBackward(LoopKernel):
         return _places(self._stem, self.labels), self._ignored, *self.loop.scratch
 
     def emit(self, name: Name) -> list[str]:
-        """Places of the labels, rows that do not count, and the loop over rows."""
+        """Return the positions of the labels, rows that do not count, and the loop over rows."""
         labels, ignored = name(self.labels), name(self._ignored)
         lines = [
             f"subtract({labels}, {self.first}, out={name(_places(self._stem, self.labels))})",
@@ -297,7 +302,7 @@ class LossPartBackward(LoopKernel):
 
 
 def column_of(array: Array) -> Array:
-    """A number a row, as the loops have it: [N] -> [N, 1]."""
+    """View a number per row as a column, for loops: [N] -> [N, 1]."""
     found = array.reshaped((*array.shape, 1))
     assert found is not None, "a view exists for any strides"
     return found

@@ -20,7 +20,7 @@ __all__ = ["Generated", "generate_kernels", "parse_kernels", "print_kernels"]
 
 @dataclass(frozen=True)
 class Generated(LoopKernel, FunctionKernel):
-    """Operators that the library has no kernel for, one after the other over tiles of rows.
+    """Operators without a library kernel, one after the other over tiles of rows.
 
     Shapes: as the operators'
     """
@@ -36,12 +36,12 @@ class Generated(LoopKernel, FunctionKernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Tiles of what nobody else reads."""
+        """Return the tiles of values that nothing outside reads."""
         return self.loop.scratch
 
 
 def generate_kernel(cluster: Cluster, graph: Graph) -> Generated:
-    """The kernel of a cluster, whose operators are taken."""
+    """Return the kernel of a cluster, and take its operators."""
     lowering = Lowering(cluster, graph)
     loop = KernelLoop(lowering.build(), lowering.writes)
     graph.start(cluster.members[-1])
@@ -58,9 +58,9 @@ def generate_kernel(cluster: Cluster, graph: Graph) -> Generated:
 def generate_kernels(
     operations: Sequence[Operation], graph: Graph, most: int | None = None
 ) -> list[tuple[int, Generated]]:
-    """Kernels for those of the operators that `lair` takes, and where in the program they run.
+    """Return kernels for operators that `lair` supports, with their positions in the program.
 
-    `most`: operators a kernel may have.
+    most: maximum number of operators of a kernel.
     """
     taken = [op for op in operations if scalar_of(op) is not None]
     return [

@@ -1,7 +1,7 @@
-"""Fusion: operators that one loop over rows can compute, in any order, become one kernel.
+"""Fusion: operators that one loop over rows can compute form a cluster, which becomes a kernel.
 
-Operators come in program order; what is known of a cluster is kept up to date, so that the next one
-costs no walk over all that are in it.
+Operators are added in program order; the state of a cluster is updated incrementally, so that
+adding an operator does not visit all of its members.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ from csrun.compiler.graph.view_ops import base_of
 from csrun.compiler.lair.operators import operands_of, space_of
 from csrun.compiler.lair.space import Space, is_read_by_rows, loops_of
 
-LONG_ROW = 4096  # elements: a tile of a few such rows fills a core's cache
+LONG_ROW = 4096  # elements of a row: a tile of a few such rows fills a core's cache
 
 
 @dataclass(order=True)
 class _OutsideReader:
-    """An operator outside that reads a member, and where it runs as far as is known."""
+    """Operator outside of the cluster that reads a member, and its position as far as known."""
 
     place: int
     number: int
@@ -35,11 +35,11 @@ class _OutsideReader:
 
 @dataclass(eq=False)
 class Cluster:
-    """Operators; the kernel runs where the last one, in program order, stands.
+    """A cluster of operators; its kernel runs at the position of the last one.
 
-    loops: how many rows a loop over all of them may have. axes: for each operator and number of
-    rows the leading axes that are the rows. layers: those whose weights it reads or whose gradients
-    it writes.
+    loops: numbers of rows that a loop over all of them may have.
+    axes: for each operator and number of rows, the leading axes that are the rows.
+    layers: those whose weights it reads or whose gradients it writes.
     """
 
     loops: frozenset[int]
@@ -49,27 +49,27 @@ class Cluster:
     layers: set[str]
     place: int
     readers: list[_OutsideReader] = field(default_factory=list)  # a heap
-    apart: set["Cluster"] = field(default_factory=set)  # what it can never be one with
+    apart: set["Cluster"] = field(default_factory=set)  # clusters that it can never be fused with
     is_closed: bool = False
 
     @property
     def rows(self) -> int:
-        """Rows of the loop: few enough that little repeats within a row."""
+        """Number of rows of the loop, small enough that little is repeated within a row."""
         most = max(prod(space_of(op)) for op in self.members)
         short = (rows for rows in self.loops if most <= rows * LONG_ROW)
         return min(short, default=max(self.loops))
 
     @property
     def spaces(self) -> dict[Operation, Space]:
-        """Iteration spaces of its operators, as its loop walks them."""
+        """Iteration spaces of its operators in its loop."""
         rows = self.rows
         return {op: Space.of(op, self.axes[op][rows]) for op in self.members}
 
 
 def clusters_of(operations: Sequence[Operation], graph: Graph, most: int | None) -> list[Cluster]:
-    """Put operators, in program order, with those whose results they read, where that is right.
+    """Fuse operators, in program order, with the producers of their operands, if valid.
 
-    `most`: operators a cluster may have.
+    most: maximum number of operators of a cluster.
     """
     gathering = _Clustering(graph)
     for op in operations:
@@ -89,7 +89,9 @@ class _Clustering:
         self._count = 0
 
     def _turns(self) -> list[int]:
-        """For each place, how often another layer's weights or gradients have had their turn."""
+        """Return for each position how often the layer has changed whose weights or gradients are
+        used.
+        """
         turns, layers = [0], set[str]()
         for op in self._graph.operations:
             own = set() if isinstance(op, (LeafOp, UpdatingOp, *VIEWS)) else self._layers(op)
@@ -98,7 +100,7 @@ class _Clustering:
         return turns[1:]
 
     def add(self, op: Operation, most: int | None) -> None:
-        """Join the clusters that `op` reads from: all, else one of them, else none."""
+        """Fuse the clusters that `op` reads from: all, else one of them, else none."""
         self._loops[op] = loops_of(op, self._graph)
         alone = self._alone(op)
         before = self._producers(op)
@@ -112,7 +114,7 @@ class _Clustering:
         self.cluster_of[op] = alone
 
     def _alone(self, op: Operation) -> Cluster:
-        """A cluster of one."""
+        """Return a cluster of one operator."""
         place = self._graph.place_of(op)
         loops, phase = frozenset(self._loops[op]), self._graph.phase_of(op)
         cluster = Cluster(loops, self._loops, phase, [op], self._layers(op), place)
@@ -132,13 +134,13 @@ class _Clustering:
         return self.cluster_of.get(owner) if isinstance(owner, Operation) else None
 
     def _common_loops(self, chosen: Sequence[Cluster], alone: Cluster) -> frozenset[int]:
-        """Rows of a loop that computes it all."""
+        """Return the rows of a loop that can compute all of them."""
         parts = [*chosen, alone]
         if any(part.is_closed for part in chosen) or len({part.phase for part in parts}) > 1:
             return frozenset()
         if len(set().union(*(part.layers for part in parts))) > 1:
             return frozenset()
-        # A layer's weights are there while it has its turn.
+        # A layer's weights are only available during its visits.
         turns = {self._turn_of[part.place] for part in parts if part.layers}
         if turns and turns != {self._turn_of[alone.place]}:
             return frozenset()
@@ -149,7 +151,7 @@ class _Clustering:
         return loops
 
     def _loops_of_both(self, one: Cluster, other: Cluster) -> frozenset[int]:
-        """They may have been apart because one does not read the other by rows."""
+        """Return the loops that clusters which read each other have in common."""
         if other in one.apart:
             return frozenset()
         small, large = sorted((one, other), key=lambda c: len(c.members))
@@ -163,7 +165,7 @@ class _Clustering:
     def _kept(
         self, loops: frozenset[int], readers: Iterable[Operation], of: Sequence[Cluster]
     ) -> frozenset[int]:
-        """Clusters of the loops in which operators read clusters by rows."""
+        """Return the clusters and loops in which operators read clusters by rows."""
         for op in readers:
             for value in operands_of(op):
                 if loops and self._cluster_of_base(value) in of:
@@ -171,7 +173,7 @@ class _Clustering:
         return loops
 
     def _readers_in(self, small: Cluster, large: Cluster) -> list[Operation]:
-        """Members of one cluster that read another."""
+        """Return the members of one cluster that read another."""
         readers = (r for op in small.members for r in self._graph.readers(op.results[0]))
         return [reader for reader in readers if self.cluster_of.get(reader) is large]
 
@@ -182,7 +184,7 @@ class _Clustering:
         return is_read_by_rows(value, reader, made)
 
     def _is_read_between(self, parts: Sequence[Cluster], op: Operation) -> bool:
-        """Return whether an outside operator reads a member before `op` runs, or when it does."""
+        """Return whether an outside operator reads a member before, or at the position of, `op`."""
         return any(self._first_outside(part, parts, op) for part in parts)
 
     def _first_outside(self, cluster: Cluster, parts: Sequence[Cluster], op: Operation) -> bool:
@@ -198,7 +200,7 @@ class _Clustering:
             elif owner is not None and owner.place > first.place:
                 heapreplace(heap, _OutsideReader(owner.place, first.number, first.op))
             else:
-                # A kernel of the library stays where it is: nothing that comes later joins.
+                # A library kernel has a fixed position: nothing later can be fused before it.
                 cluster.is_closed = owner is None
                 found = True
                 break
@@ -207,7 +209,7 @@ class _Clustering:
         return found
 
     def _unite(self, parts: Sequence[Cluster], loops: frozenset[int]) -> None:
-        """Make one of them; the largest takes in the others."""
+        """Merge clusters into the largest one."""
         largest = max(parts, key=lambda part: len(part.members))
         for part in parts:
             if part is largest:
@@ -225,7 +227,7 @@ class _Clustering:
         largest.place = max(part.place for part in parts)
 
     def _layers(self, op: Operation) -> set[str]:
-        """Layers of the weights that an operator reads, or of that whose gradient it makes."""
+        """Return the layers whose weights an operator reads, or whose gradient it computes."""
         found = [parameter_of(value) for value in operands_of(op)]
         found += [self._graph.trains(result) for result in op.results]
         return {p.scope.data for p in found if p is not None and p.scope is not None}

@@ -1,7 +1,7 @@
-"""The dialect `lair`: loops over the rows of arrays, each operator an index map and a scalar body.
+"""The dialect `lair`: loops over the rows of arrays; an operator is an index map and a scalar body.
 
-A `lair.kernel` stands for itself: what it reads and writes it names. Its operators work on a tile
-of rows at a time, in order; axis 0 of every iteration space is the rows.
+A `lair.kernel` is self-contained: it names the arrays that it reads and writes. Its operators
+process one tile of rows at a time, in order; axis 0 of every iteration space is the rows.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,9 @@ class _LairOp(IRDLOperation):
 
 @irdl_op_definition
 class KernelOp(_LairOp):
-    """One loop over `rows` rows, `tile` of them at a time; `operators` is what it was made of."""
+    """One loop over `rows` rows, `tile` at a time; `operators` are the CIRH operators it was made
+    from.
+    """
 
     name = "lair.kernel"
     symbol = prop_def(builtin.StringAttr)
@@ -51,14 +53,14 @@ class KernelOp(_LairOp):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """Texts of the numbers that are no constants, each once, in order."""
+        """Return the texts of numbers that are not constants, each once, in order."""
         found = (op.text.data for op in self.body.walk() if isinstance(op, NumberOp))
         return tuple(dict.fromkeys(text for text in found if constant_of(text) is None))
 
 
 @irdl_op_definition
 class ReadOp(_LairOp):
-    """An array of the program: an input, a weight or a buffer; without strides it is contiguous."""
+    """An array of the program: an input, a weight or a buffer; contiguous if it has no strides."""
 
     name = "lair.read"
     symbol = prop_def(builtin.StringAttr)
@@ -69,7 +71,7 @@ class ReadOp(_LairOp):
 
     @classmethod
     def of(cls, array: Array, kind: builtin.TensorType[Attribute]) -> Self:
-        """The operator that reads an array."""
+        """Return the operator that reads an array."""
         properties: dict[str, Attribute] = {"symbol": builtin.StringAttr(array.name)}
         if array.offset or not array.is_contiguous:
             properties["offset"] = builtin.IntegerAttr(array.offset, builtin.i64)
@@ -88,7 +90,7 @@ class ReadOp(_LairOp):
 
 @irdl_op_definition
 class WriteOp(_LairOp):
-    """Leaves a value in an array of the program."""
+    """Writes a value to an array of the program."""
 
     name = "lair.write"
     value = operand_def(builtin.TensorType)
@@ -98,7 +100,7 @@ class WriteOp(_LairOp):
 
 @irdl_op_definition
 class ViewOp(_LairOp):
-    """The same elements under another shape, with the same rows."""
+    """The same elements with another shape and the same rows."""
 
     name = "lair.view"
     value = operand_def(builtin.TensorType)
@@ -108,10 +110,10 @@ class ViewOp(_LairOp):
 
 @irdl_op_definition
 class GenericOp(_LairOp):
-    """The body for every point of an iteration space; maps give the elements of operands and out.
+    """The body at every point of an iteration space; maps give the elements of operands and result.
 
-    Reductions add what the body yields.
-    Source: MLIR's linalg.generic, whose indexing maps and iterator types these are
+    Reductions add the values that the body yields.
+    Source: MLIR's linalg.generic, with its indexing maps and iterator types
     """
 
     name = "lair.generic"
@@ -125,7 +127,7 @@ class GenericOp(_LairOp):
 
 @irdl_op_definition
 class NumberOp(_LairOp):
-    """A number that is known before the loop; `text` may speak of the step."""
+    """A number known before the loop; `text` may depend on the step."""
 
     name = "lair.number"
     text = prop_def(builtin.StringAttr)
@@ -147,7 +149,7 @@ class ScalarOp(_LairOp):
 
 @irdl_op_definition
 class YieldOp(_LairOp):
-    """The body's value."""
+    """The value of the body."""
 
     name = "lair.yield"
     value = operand_def()
@@ -163,7 +165,7 @@ LAIR = Dialect(
 
 
 def constant_of(text: str) -> float | None:
-    """The number that a text is, None if it speaks of the step."""
+    """Return the value of a number's text, None if it depends on the step."""
     try:
         return float(text)
     except ValueError:
@@ -175,12 +177,12 @@ def block(arguments: Sequence[Attribute] = ()) -> Region:
 
 
 def print_kernels(kernels: Sequence[KernelOp]) -> str:
-    """Kernels as text; `parse_kernels` reads it back."""
+    """Print kernels as text, which `parse_kernels` reads."""
     return print_module_of(kernels)
 
 
 def parse_kernels(text: str, name: str = "<text>") -> list[KernelOp]:
-    """Kernels from their text.
+    """Parse kernels from text.
 
     Raises: xDSL's ParseError with line and column
     """

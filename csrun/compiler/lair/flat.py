@@ -1,8 +1,8 @@
-"""Loops over flat arrays of one length, written as formulas: what updates of weights are.
+"""Loops over flat arrays of equal length, written as formulas; used for updates of weights.
 
     v = 0.9 * v + g; w = w - rate * v
 
-The arrays of an update are as long as a range of the store; its loop is the same for all of them.
+The arrays of an update have the length of a range of the store; one loop serves all ranges.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from csrun.compiler.lair.formula import Formula, formula_loop
 from csrun.compiler.lair.kernel_function import KernelFunction
 from csrun.compiler.lair.loop import KernelLoop
 
-#: Elements of a kernel before anybody knows how many: more than a tile has.
+#: Elements of a kernel of unknown length: more than a tile has.
 MANY = 1 << 30
-#: Of a tile. Measured with AdamW's five arrays on a core with 1 MiB of L2: two thirds of it take
-#: 2 % longer, a third 5 %; there are more passes over each than in other loops.
+#: Elements of a tile. Measured with AdamW's five arrays on a core with 1 MiB of L2: two thirds take
+#: 2 % longer, a third 5 %; each array has more passes than in other loops.
 TILE_ELEMENTS = 96 << 10
 
 
 def flat_loop(name: str, arrays: Mapping[str, str], formula: Formula) -> KernelLoop:
-    """The loop of a formula: from the values of the arrays to those that some of them take over.
+    """Return the loop of a formula, from the arrays' values to the new values of some of them.
 
-    arrays: by name, the type of each
+    arrays: types by name.
     """
     places = {array: Array(array, (MANY,), dtype) for array, dtype in arrays.items()}
     loop = formula_loop(name, places, places, formula)

@@ -1,9 +1,9 @@
-"""Loops over rows written as formulas: what a kernel computes of each number, and of each row.
+"""Loops over rows written as formulas: the computation of each number, and of each row.
 
     e = (x - x.largest()).exp(); y = e / e.total()
 
-is that on `FormulaValue`s, each of which is an operator of a `lair.kernel`. An array of the program
-that takes over a value is written where it lies, so that its old one must not be read any more.
+A formula operates on `FormulaValue`s, each of which is an operator of a `lair.kernel`. An array of
+the program that gets a new value is overwritten, so its old value must not be read afterwards.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.lower import map_of
 from csrun.compiler.lair.operators import IDENTITY, LARGEST, OF_LABEL, PICK
 
-Number = float | str  # a text may speak of the step
+Number = float | str  # a text may depend on the step
 
 
 class FormulaValue:
-    """Value of a formula: an array of rows, or what was computed from some.
+    """Value of a formula: an array of rows, or a result computed from arrays.
 
     operators: those of the kernel so far. Shapes: [N], or [N, C] and [N, 1], which broadcast
     """
@@ -55,58 +55,58 @@ class FormulaValue:
         return self._each("divide", other)
 
     def at_least(self, bound: "FormulaValue | Number") -> "FormulaValue":
-        """The larger one of each number and the bound."""
+        """Return the maximum of each number and the bound."""
         return self._each("maximum", bound)
 
     def at_most(self, bound: "FormulaValue | Number") -> "FormulaValue":
-        """The smaller one of each number and the bound."""
+        """Return the minimum of each number and the bound."""
         return self._each("minimum", bound)
 
     def magnitude(self) -> "FormulaValue":
-        """Absolute values."""
+        """Return absolute values."""
         return self._each("absolute")
 
     def root(self) -> "FormulaValue":
-        """Square roots."""
+        """Return square roots."""
         return self._each("sqrt")
 
     def reciprocal(self) -> "FormulaValue":
-        """1 / x."""
+        """Return 1 / x."""
         return self._each("reciprocal")
 
     def exp(self) -> "FormulaValue":
-        """Powers of e."""
+        """Return exp(x)."""
         return self._each("exp")
 
     def log(self) -> "FormulaValue":
-        """Natural logarithms."""
+        """Return natural logarithms."""
         return self._each("log")
 
     def narrow(self, half: HalfFormat) -> "FormulaValue":
-        """Words of a 16-bit format."""
+        """Return words of a 16-bit format."""
         return self._converted(NarrowHalfOp, half)
 
     def widen(self, half: HalfFormat) -> "FormulaValue":
-        """Numbers of words of a 16-bit format."""
+        """Return the numbers of words of a 16-bit format."""
         return self._converted(WidenHalfOp, half)
 
     def total(self) -> "FormulaValue":
-        """The sum of each row: [N, C] -> [N, 1]."""
+        """Return the sum of each row: [N, C] -> [N, 1]."""
         return self._of_row(IDENTITY)
 
     def largest(self) -> "FormulaValue":
-        """The largest number of each row: [N, C] -> [N, 1]."""
+        """Return the maximum of each row: [N, C] -> [N, 1]."""
         return self._of_row(LARGEST)
 
     def over_rows(self) -> "FormulaValue":
-        """The sum over all rows: [N, C] -> [1, C]."""
+        """Return the sum over all rows: [N, C] -> [1, C]."""
         shape = shape_of(type_of(self.value))
         return self._generic(IDENTITY, (), shape, (1, *shape[1:]), {})
 
     def pick(self, labels: "FormulaValue") -> "FormulaValue":
-        """Each row's number at the place that its label gives; labels [N], [N, C] -> [N, 1].
+        """Return the number at each row's label; labels [N], [N, C] -> [N, 1].
 
-        What a label that is no place gives is undefined.
+        The result for an invalid label is undefined.
         """
         return self._of_row(PICK, labels)
 
@@ -117,7 +117,7 @@ class FormulaValue:
         ignored: "FormulaValue",
         scale: "FormulaValue | Number",
     ) -> "FormulaValue":
-        """(x - share at the place of its row's label) scale, and 0 in ignored rows."""
+        """Return (x - share at the row's label) scale, and 0 in ignored rows."""
         return self._each(OF_LABEL, labels, ignored, scale, share=share)
 
     def _converted(self, kind: type[ConvertingOp], half: HalfFormat) -> "FormulaValue":
@@ -184,7 +184,9 @@ class FormulaValue:
 
 
 def _by_rows(own: Shape, space: Shape) -> AffineMap:
-    """A single axis is that of the rows; else it broadcasts."""
+    """Return whether values are by rows: a single axis is that of the rows, otherwise it
+    broadcasts.
+    """
     if len(own) == 1 and own[0] == space[0]:
         return AffineMap(len(space), 0, (AffineExpr.dimension(0),))
     return map_of(own, space)
@@ -204,9 +206,9 @@ Formula = Callable[[Values], Values]
 def formula_loop(
     name: str, reads: Mapping[str, Array], writes: Mapping[str, Array], formula: Formula
 ) -> KernelLoop:
-    """The loop of a formula: from the values of arrays to those that arrays take over.
+    """Return the loop of a formula, from the arrays' values to their new values.
 
-    Shapes: all that has rows has as many as the first array
+    Shapes: the number of rows is that of the first array
     """
     return KernelLoop(*formula_kernel(name, reads, writes, formula))
 
@@ -214,7 +216,7 @@ def formula_loop(
 def formula_kernel(
     name: str, reads: Mapping[str, Array], writes: Mapping[str, Array], formula: Formula
 ) -> tuple[lair.KernelOp, dict[str, Array]]:
-    """The kernel of a formula, and the arrays that it writes."""
+    """Return the kernel of a formula, and the arrays that it writes."""
     operators: list[Operation] = []
     sources = {
         key: lair.ReadOp.of(array, tensor_type(array.shape, array.dtype))

@@ -1,4 +1,4 @@
-"""Traces of formulas: the NumPy functions that one calls, in order."""
+"""Tracing of formulas: the NumPy functions that a formula calls, in order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", 
 
 
 def is_ufunc(function: str) -> bool:
-    """Return whether NumPy computes a function number by number."""
+    """Return whether it is an elementwise NumPy function."""
     return isinstance(getattr(np, function, None), np.ufunc)
 
 
 class Symbol(NDArrayOperatorsMixin):
-    """Value of a formula while it is traced; NumPy's functions and operators record a call."""
+    """Value of a formula during tracing; NumPy's functions and operators record a call."""
 
     def __init__(self, trace: "Trace", number: int, suffix: str = "") -> None:
         self._trace = trace
@@ -48,7 +48,7 @@ class Symbol(NDArrayOperatorsMixin):
         return self._trace.call(function.__name__, *args)
 
     def view(self, dtype: str) -> "Symbol":
-        """The same bytes as another type."""
+        """Return a view as another type."""
         return Symbol(self._trace, self.number, f".view({dtype!r})")
 
     def record(self, function: str, *numbers: Number) -> "Symbol":
@@ -79,7 +79,7 @@ class FormulaCall:
 
     @property
     def is_mask(self) -> bool:
-        """Return whether the result is of booleans."""
+        """Return whether the result is boolean."""
         return self.function in COMPARISONS
 
 
@@ -105,7 +105,9 @@ class Trace:
 
     @property
     def ufunc(self) -> str | None:
-        """NumPy's function, if the formula is that of its operands in order, else None."""
+        """NumPy's function, if the formula is only that function of its operands in order, else
+        None.
+        """
         if len(self.calls) > 1 or not is_ufunc(self.calls[0].function):
             return None
         call = self.calls[0]

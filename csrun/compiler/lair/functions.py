@@ -2,8 +2,9 @@
 
     x * logistic(x)
 
-is traced, once for each operator and its options; each function that it calls becomes a line of
-text. A value reuses the array of one that is no longer read: formulas name no scratch arrays.
+is traced once for each operator and its options; each function that it calls becomes a line of
+text. A value reuses the array of a value that is no longer read, so formulas name no scratch
+arrays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,9 @@ from csrun.compiler.lair.formula_trace import (
     is_ufunc,
 )
 
-#: Functions for which NumPy is faster with a 0 of the element type than with Python's.
+#: Functions that are faster in NumPy with a 0 of the element type than with Python's 0.
 WITH_ZERO = COMPARISONS | {"maximum", "minimum"}
-#: Floating-point operations for each number, where it is not one.
+#: Floating-point operations per number, if not one.
 FLOPS = {"logistic": 4, "normal_cdf": 17}
 
 
@@ -34,19 +35,19 @@ class Extra(Enum):
     """Array or constant that calls need besides operands and result."""
 
     ARRAY = auto()  # scratch, like the result
-    MASK = auto()  # scratch, of booleans
-    ZEROS = auto()  # array of zeros: NumPy's maximum with it is several times faster than with a 0
-    ZERO = auto()  # one 0 of the element type
-    BITS = auto()  # type of integers of the element type's size
+    MASK = auto()  # scratch, boolean
+    ZEROS = auto()  # array of zeros: several times faster for NumPy's maximum than a scalar 0
+    ZERO = auto()  # scalar 0 of the element type
+    BITS = auto()  # integer type of the element type's size
 
 
 @dataclass(frozen=True)
 class NumpyCalls:
     """NumPy calls that compute a function.
 
-    lines: {0}, {1} ... are the operands, then the result, then the extras. over: indices of the
-    operands that the result may be written over. arrays: indices of those that must be arrays;
-    others may be the text of a number.
+    lines: {0}, {1} ... are the operands, then the result, then the extras.
+    over: indices of the operands that the result may overwrite.
+    arrays: indices of operands that must be arrays; others may be the text of a number.
     """
 
     lines: tuple[str, ...]
@@ -54,7 +55,7 @@ class NumpyCalls:
     flops: int
     over: tuple[int, ...]
     arrays: frozenset[int] = frozenset()
-    ufunc: str | None = None  # the function, if the formula is a lone one of NumPy's
+    ufunc: str | None = None  # the function, if the formula is a single NumPy function
 
     @property
     def needs_special(self) -> bool:
@@ -62,7 +63,7 @@ class NumpyCalls:
         return any("special." in line for line in self.lines)
 
 
-#: Operators that have a formula, by name.
+#: Operators with a formula, by name.
 FORMULAS: dict[str, type[ElementwiseOp]] = {
     op.name: op
     for family in FAMILIES
@@ -73,7 +74,7 @@ FORMULAS: dict[str, type[ElementwiseOp]] = {
 
 @cache
 def calls_of(operator: str, options: Options) -> NumpyCalls:
-    """The calls of an operator's formula."""
+    """Return the calls of an operator's formula."""
     op = FORMULAS[operator]
     operands = range(len(op.get_irdl_definition().operands))
     over = tuple(n for n in operands if op.operand_name(n) in op.WRITES_OVER)
@@ -82,13 +83,13 @@ def calls_of(operator: str, options: Options) -> NumpyCalls:
 
 @cache
 def call_of(ufunc: str, operands: int) -> NumpyCalls:
-    """The call of one of NumPy's functions; its result may be written over any operand."""
+    """Return the call of a NumPy function; its result may overwrite any operand."""
     args = ", ".join(f"{{{n}}}" for n in range(operands))
     return NumpyCalls((f"{ufunc}({args}, out={{{operands}}})",), (), 1, tuple(range(operands)))
 
 
 class TraceWriter:
-    """Lines of a trace. Places are operands, then the result, then extras as they are needed."""
+    """Writes the lines of a trace. Places are operands, then the result, then extras as needed."""
 
     def __init__(self, trace: Trace, over: Sequence[int]) -> None:
         self._trace = trace
@@ -101,7 +102,7 @@ class TraceWriter:
         self._last_read = {value: n for n, call in enumerate(trace.calls) for value in call.reads}
 
     def calls(self) -> NumpyCalls:
-        """The lines, and what they need."""
+        """Return the lines, and the extras."""
         lines = [line for n, call in enumerate(self._trace.calls) for line in self._write(n, call)]
         flops = sum(FLOPS.get(call.function, 1) for call in self._trace.calls)
         extras, arrays = tuple(self._extras), frozenset(self._arrays)
@@ -129,7 +130,9 @@ class TraceWriter:
         return value >= self._trace.operands and value not in self._trace.zeros
 
     def _place_of_result(self, number: int, call: FormulaCall, dying: Sequence[int]) -> int:
-        """Over a value that is no longer read, else in the result's array, else in scratch."""
+        """Return a place for the result: a value that is no longer read, else the result's array,
+        else scratch.
+        """
         kind = Extra.MASK if call.is_mask else Extra.ARRAY
         if call.result == self._trace.result:
             return self._out
@@ -147,7 +150,7 @@ class TraceWriter:
         return self._extras[place - self._out - 1] if place > self._out else Extra.ARRAY
 
     def _take(self, kind: Extra) -> int:
-        """Scratch of a kind: some that is free, else more."""
+        """Return scratch of a kind: a free one, else a new one."""
         free = [place for place in self._free if self._kind(place) is kind]
         if free:
             self._free.remove(free[0])
@@ -156,7 +159,7 @@ class TraceWriter:
         return self._out + len(self._extras)
 
     def _shared(self, kind: Extra) -> str:
-        """Place of something that nobody writes to."""
+        """Return the place of an extra that is never written."""
         if kind not in self._extras:
             self._extras.append(kind)
         return f"{{{self._out + 1 + self._extras.index(kind)}}}"
@@ -182,9 +185,10 @@ class TraceWriter:
     def _where(
         self, number: int, call: FormulaCall, args: Sequence[str], out: int
     ) -> Iterator[str]:
-        """Lines of a choice. A 0 is chosen by a product of bits, which holds for infinity and NaN.
+        """Return the lines of a `where`. A choice with 0 is a bitwise and, which is valid for
+        infinity and NaN.
 
-        NumPy's masked copies take 25 times as long: the processor mispredicts their branches.
+        NumPy's masked copies take 25 times as long, because their branches are mispredicted.
         """
         mask, x, y = args
         _, first, second = call.args

@@ -1,10 +1,11 @@
-"""Kernels as functions of program.py, each text once.
+"""Kernels as functions of program.py; kernels with equal text share a function.
 
     relu_3 = relu_3f2a9c11(mm, bias)
     relu_3()
 
-A function is given arrays once, and returns what each step calls, with the inputs of its batch and
-the numbers of the step. Kernels that compute the same of arrays of one layout are one function.
+A function is called once with arrays, and returns the function of a step, which takes the inputs of
+the batch and the numbers of the step. Kernels with the same computation on arrays of the same
+layout share a function.
 """
 
 import re
@@ -21,8 +22,8 @@ from csrun.compiler.graph.kernel import Name
 from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.lair.text import LoopText, TilePlace
 
-DIGITS = 8  # of the hash in a name
-#: Names that no parameter has.
+DIGITS = 8  # characters of the hash in a name
+#: Names that cannot be parameters.
 TAKEN = frozenset(
     {
         *("copyto", "dot", "inf", "np", "rows", "run", "runtime", "special", "step", "tiles"),
@@ -32,15 +33,16 @@ TAKEN = frozenset(
 
 
 def short_hash(text: str) -> str:
-    """The part of a hash that tells the texts of a program apart."""
+    """Return the prefix of a hash that distinguishes the texts of a program."""
     return sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 class ProgramFunction(ABC):
-    """A function of the program: its stem and a hash of what it computes are its name.
+    """Function of the program; its name is a stem and a hash of its computation.
 
-    numbers: texts of what comes with each call besides inputs. is_flat: whether its arrays are of
-    any length. bound_names: what it is bound to besides arrays.
+    numbers: texts of the numbers passed with each call.
+    is_flat: whether its arrays may have any length.
+    bound_names: what it is bound to besides arrays.
     """
 
     stem: str
@@ -51,7 +53,7 @@ class ProgramFunction(ABC):
     @property
     @abstractmethod
     def arrays(self) -> tuple[Array, ...]:
-        """Arrays of the program, scratch among them."""
+        """Arrays of the program, including scratch."""
 
     @property
     @abstractmethod
@@ -61,7 +63,7 @@ class ProgramFunction(ABC):
     @property
     @abstractmethod
     def taken(self) -> frozenset[str]:
-        """Names that no parameter has."""
+        """Names that cannot be parameters."""
 
     @property
     def parameters(self) -> tuple[Array, ...]:
@@ -75,44 +77,46 @@ class ProgramFunction(ABC):
 
     @cached_property
     def name(self) -> str:
-        """The stem, and a hash of what it computes."""
+        """The stem, and a hash of the computation."""
         return f"{self.stem}_{short_hash(self.computed)}"
 
     @cached_property
     def computed(self) -> str:
-        """Text that two functions have in common if they compute the same."""
+        """Text that is equal for two functions with the same computation."""
         layout = [a.dtype if self.is_flat else (a.dtype, a.shape, a.strides) for a in self.arrays]
         return repr((self.body, layout))
 
     def lines(self) -> list[str]:
-        """Its text."""
+        """Return its text."""
         parameters = [*(self.names[array] for array in self.parameters), *self.bound_names]
         return [f"def {self.name}({', '.join(parameters)}):", *indented(self.body)]
 
     def prepare(self, label: str, name: Name) -> list[str]:
-        """The line that binds arrays of the program for a kernel of this name."""
+        """Return the line that binds arrays of the program for a kernel of this name."""
         return [self.bind(self._variable(label, name), name)]
 
     def emit(self, label: str, name: Name) -> list[str]:
-        """The line of a step."""
+        """Return the line of a step."""
         return [self.call(self._variable(label, name), name)]
 
     def bind(self, variable: str, name: Name) -> str:
-        """The line that binds a variable."""
+        """Return the line that binds a variable."""
         arguments = [*map(name, self.parameters), *self.bound_names]
         return f"{variable} = {self.name}({', '.join(arguments)})"
 
     def call(self, variable: str, name: Name) -> str:
-        """The line that calls a bound variable."""
+        """Return the line that calls a bound variable."""
         return f"{variable}({', '.join([*map(name, self.inputs), *self.numbers])})"
 
     def _variable(self, label: str, name: Name) -> str:
-        # Kernels of one name are bound to other arrays.
+        # Kernels with one name are bound to different arrays.
         return f"run_{identifier(label)}_{short_hash(self.bind('', name))}"
 
     @cached_property
     def names(self) -> dict[Array, str]:
-        """The parameter of each array: the last part of its name, without the number there."""
+        """Return the parameter of each array: the last component of its name, without its number.
+        number.
+        """
         found: dict[Array, str] = {}
         taken = set(self.taken)
         for array in self.arrays:
@@ -127,7 +131,7 @@ class ProgramFunction(ABC):
 
 @dataclass(frozen=True)
 class KernelFunction(ProgramFunction):
-    """The NumPy form of a loop of LAIR."""
+    """NumPy form of a LAIR loop."""
 
     stem: str
     text: LoopText
@@ -152,7 +156,9 @@ class KernelFunction(ProgramFunction):
 
     @cached_property
     def _arguments(self) -> dict[str, str]:
-        """The parameter of each number: its text, if that is a name or a field of the step."""
+        """Return the parameter of each number: its text, if that is a name or a field of the step.
+        step.
+        """
         names = {}
         for place, text in enumerate(self.numbers):
             is_name = re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", text)
@@ -173,7 +179,7 @@ class KernelFunction(ProgramFunction):
         ]
 
     def _cut(self) -> list[str]:
-        """Tiles of arrays whose length the function is told."""
+        """Return the tiles of arrays whose length is passed to the function."""
         text = self.text
         assert not text.fixed, "formulas of updates need none"
         names = {a: self.names[text.sized(a)] for a in (*text.tiled, *text.own)}
@@ -183,7 +189,7 @@ class KernelFunction(ProgramFunction):
 
 
 def _with_numbers(text: LoopText, names: Mapping[str, str]) -> LoopText:
-    """The text with parameters in place of the numbers of a step."""
+    """Return the text with parameters in place of the numbers of a step."""
     lines = (
         replace(
             line, places=tuple(names.get(p, p) if isinstance(p, str) else p for p in line.places)

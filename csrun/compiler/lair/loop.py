@@ -1,4 +1,4 @@
-"""A kernel of `lair` as one loop over tiles of rows: where its values are, and its calls."""
+"""A `lair` kernel as one loop over tiles of rows: locations of its values, and its calls."""
 
 import re
 from collections import defaultdict
@@ -25,17 +25,17 @@ from csrun.compiler.lair.scratch import ScratchNames
 from csrun.compiler.lair.text import Line, LoopText, TilePlace
 from csrun.executable import nbytes_of
 
-#: What a tile of everything that a loop touches may take: about the cache of one core. Measured on
-#: a core with 1 MiB of L2: half and twice as much are as fast, an eighth is as slow as no loop.
+#: Size of a tile of all arrays of a loop: about the cache of one core. Measured on a core with
+#: 1 MiB of L2: half and twice as much are as fast, an eighth is as slow as no tiling.
 TILE_BYTES = 1 << 20
 FLOATS = ("float32", "float64")
 
 
 class KernelLoop:
-    """The calls that a `lair.kernel` becomes, and the scratch arrays that they need.
+    """NumPy calls of a `lair.kernel`, and their scratch arrays.
 
-    A value that nobody else reads gets a scratch array, which the next value of its shape takes
-    over when no operator reads it any more.
+    A value that nothing outside reads gets a scratch array, which the next value of its shape
+    reuses after its last read.
     """
 
     def __init__(self, op: lair.KernelOp, writes: Mapping[str, Array]) -> None:
@@ -61,9 +61,9 @@ class KernelLoop:
             if isinstance(read, lair.ReadOp):
                 name = read.array.name
                 self._read_until[name] = max(self._read_until[name], self._last_use[read.out])
-        self._ahead_of: set[str] = set()  # arrays that another value is in before their own is
+        self._ahead_of: set[str] = set()  # arrays that hold another value first
         self._sums: list[Array] = []
-        self._added_up: set[Array] = set()  # parts of sums, which one tile alone does not need
+        self._added_up: set[Array] = set()  # partial sums, not needed by a single tile
         self._needs_special = False
         self.flops = 0
         for step, o in enumerate(self._body):
@@ -93,27 +93,27 @@ class KernelLoop:
         return self._function
 
     def with_function(self, function: KernelFunction) -> Self:
-        """The loop, computed by another function."""
+        """Return the loop, computed by another function."""
         self._function, self.text = function, function.text
         return self
 
     def prepare(self, name: Name) -> list[str]:
-        """The line that binds its arrays."""
+        """Return the line that binds its arrays."""
         return self._function.prepare(self.name, name)
 
     def emit(self, name: Name) -> list[str]:
-        """The call."""
+        """Return the call."""
         return self._function.emit(self.name, name)
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Scratch arrays, of a tile's rows."""
+        """Return scratch arrays, with a tile's rows."""
         tiles = (self.text.sized(array) for array in self._scratch.tiles.values())
         many = self.text.is_cut
         parts = (a for a in self._scratch.parts.values() if many or a not in self._added_up)
         return (*tiles, *parts)
 
-    # What each operator becomes.
+    # Placement of each operator.
 
     def _lower(self, op: lair.GenericOp, step: int) -> None:
         maps = [m.data for m in op.maps]
@@ -140,7 +140,7 @@ class KernelLoop:
             case operators.IDENTITY if summed:
                 self._sum(op, args[0], out, tuple(summed), len(maps[-1].results))
             case operators.IDENTITY:
-                is_bool = out.array.dtype == "bool"  # a text of a number is of another type
+                is_bool = out.array.dtype == "bool"  # the text of a number has another type
                 how = ', casting="unsafe"' if is_bool else ""
                 self._add(f"copyto({{0}}, {{1}}{how})", out, args[0])
             case operators.CAST:
@@ -165,7 +165,7 @@ class KernelLoop:
         space, keeps = shape_of(type_of(op.ins[0])), rank == len(op.iterators)
         dtype = out.array.dtype
         text = f"add_reduce({{1}}, axis={axes}, keepdims={keeps}, out={{0}})"
-        if out.tiled and 0 in axes:  # over the first axes of the rows: its own rows come again
+        if out.tiled and 0 in axes:  # over the first axes of the rows: its own rows repeat
             self._sums.append(out.array)
             comes_once = out.array.shape[0] == self.rows  # a sum over axes of size 1
             self._add("copyto({0}, {1})" if comes_once else "add({0}, {1}, out={0})", out, x)
@@ -200,14 +200,16 @@ class KernelLoop:
     def _filled(
         self, number: int, calls: NumpyCalls, args: Sequence[TilePlace | str], out: TilePlace
     ) -> TilePlace | str:
-        """Array of an operand that is a number: the result's, if that may be written over it."""
+        """Return the array of an operand that is a number: the result's, if it may be filled with
+        it.
+        """
         is_free = number in calls.over and out not in args
         place = out if is_free else self._extra(Extra.ARRAY, out)
         self._add("copyto({0}, {1})", place, args[number])
         return place
 
     def _extra(self, kind: Extra, out: TilePlace) -> TilePlace | str:
-        """Scratch array like the result's, or a constant of its type."""
+        """Return a scratch array like the result's, or a constant of its type."""
         dtype, tail = out.array.dtype, out.array.shape[1:]
         match kind:
             case Extra.BITS:
@@ -225,7 +227,7 @@ class KernelLoop:
     def _add(self, text: str, *places: TilePlace | str) -> None:
         self._lines.append(Line(text, places))
 
-    # Where values are.
+    # Locations of values.
 
     def _operand(self, value: SSAValue, where: AffineMap) -> TilePlace:
         if not isinstance(value.owner, lair.ReadOp):
@@ -249,7 +251,9 @@ class KernelLoop:
         dying: list[Array],
         step: int,
     ) -> TilePlace:
-        """Array that the operator writes; over an operand that nobody reads again, if it can."""
+        """Return the array that the operator writes; it overwrites an operand without later reads
+        if possible.
+        """
         shape, dtype = shape_of(type_of(op.out)), dtype_of(type_of(op.out))
         tiled = _is_of_rows(where)
         if op.out in self._targets:
@@ -266,9 +270,10 @@ class KernelLoop:
         return place
 
     def _ahead(self, op: lair.GenericOp, step: int) -> Array | None:
-        """Array that the last of the operators that successively read a value will write.
+        """Return the array that the last of the operators that successively read a value will
+        write.
 
-        If it, and all between, can be there until then.
+        Only if it, and all values between, can be there until then.
         """
         chain: list[SSAValue] = [op.out]
         if lair.REDUCTION in op.iterators:
@@ -296,7 +301,7 @@ class KernelLoop:
         dying: list[Array],
         like: tuple[tuple[int, ...], str],
     ) -> Array | None:
-        """The operand that the result may be written over; sums read theirs to the end."""
+        """Return the operand that the result may overwrite; sums read their operand to the end."""
         if lair.REDUCTION in op.iterators:
             return None
         places = [self._places[value] for value in _over(op) if value in self._places]
@@ -305,7 +310,7 @@ class KernelLoop:
         return next(iter(fitting), None)
 
     def _dying(self, op: lair.GenericOp, step: int) -> list[Array]:
-        """Scratch tiles whose last reader is this operator."""
+        """Return the scratch tiles whose last reader is this operator."""
         arrays: dict[str, Array] = {}
         for value in op.ins:
             place = self._places.get(value)
@@ -316,7 +321,9 @@ class KernelLoop:
         return list(arrays.values())
 
     def _tile(self) -> int:
-        """Rows a tile: as many as fit, all tiles alike but the last; one pass takes all of them."""
+        """Return the rows of a tile: as many as fit, in equal tiles except the last; a single pass
+        takes all.
+        """
         span = min([self.rows, *(array.shape[0] for array in self._tiled)])
         tiles = (*self._tiled, *self._scratch.tiles.values(), *self._scratch.fixed)
         row = sum(nbytes_of(array.shape[1:], array.dtype) for array in tiles)
@@ -330,14 +337,16 @@ class KernelLoop:
 
 
 def _stem_of(op: lair.KernelOp) -> str:
-    """Name of a function: the first and last operators, or the end of the kernel's name."""
+    """Return the stem of a function's name: its first and last operators, or the end of the
+    kernel's name.
+    """
     names = [text.data.removeprefix("cirh.").split("/")[-2:] for text in op.operators]
     words = dict.fromkeys((*names[0], *names[-1]))
     return identifier(re.sub(r"\W+", "_", "_".join(words)).strip("_"))
 
 
 def _call(op: lair.GenericOp) -> lair.ScalarOp:
-    """The function of an operator's body."""
+    """Return the function of an operator's body."""
     return next(o for o in op.body.block.ops if isinstance(o, lair.ScalarOp))
 
 
@@ -352,7 +361,7 @@ def _has_calls(call: lair.ScalarOp) -> bool:
 
 
 def _calls(call: lair.ScalarOp) -> NumpyCalls:
-    """NumPy calls of a formula, or of a ufunc."""
+    """Return the NumPy calls of a formula, or of a ufunc."""
     function = call.function.data
     if function in FORMULAS:
         return calls_of(function, tuple(_options(call).items()))
@@ -360,7 +369,7 @@ def _calls(call: lair.ScalarOp) -> NumpyCalls:
 
 
 def _over(op: lair.GenericOp) -> list[SSAValue]:
-    """Arrays that the result may be written over, element by element."""
+    """Return the arrays that the result may overwrite, element by element."""
     call = _call(op)
     over = _calls(call).over if _has_calls(call) else (0,)
     args = [call.args[number] for number in over]
@@ -368,7 +377,7 @@ def _over(op: lair.GenericOp) -> list[SSAValue]:
 
 
 def _reader_in_place(value: SSAValue) -> lair.GenericOp | None:
-    """The one operator that reads a value, if its result may be written over that."""
+    """Return the only operator that reads a value, if its result may overwrite it."""
     uses = list(value.uses)
     reader = uses[0].operation if len(uses) == 1 else None
     if not isinstance(reader, lair.GenericOp) or reader.out.type != value.type:
@@ -377,7 +386,7 @@ def _reader_in_place(value: SSAValue) -> lair.GenericOp | None:
 
 
 def _is_of_rows(where: AffineMap) -> bool:
-    """Return whether axis 0 of what a map gives is the rows, or some that come again and again."""
+    """Return whether axis 0 of a map's result is the rows, or rows that repeat."""
     first = where.results[0] if where.results else None
     if isinstance(first, AffineBinaryOpExpr):
         first = first.lhs

@@ -1,4 +1,4 @@
-"""Kernels that compute with a loop of LAIR."""
+"""Kernels that compute with a LAIR loop."""
 
 from abc import abstractmethod
 
@@ -7,21 +7,21 @@ from csrun.compiler.lair.loop import KernelLoop
 
 
 class LoopKernel(Kernel):
-    """A kernel with a loop of `lair`, which is a function of the program."""
+    """Kernel with a `lair` loop, which is a function of the program."""
 
     @property
     @abstractmethod
     def loop(self) -> KernelLoop:
-        """The loop."""
+        """Return the loop."""
 
     @property
     def flops(self) -> int:
         return self.loop.flops
 
     def prepare(self, name: Name) -> list[str]:
-        """The line that binds the loop's arrays."""
+        """Return the line that binds the loop's arrays."""
         return self.loop.prepare(name)
 
     def emit(self, name: Name) -> list[str]:
-        """The call of the loop."""
+        """Return the call of the loop."""
         return self.loop.emit(name)

@@ -1,4 +1,4 @@
-"""A cluster of CIRH's operators to a kernel of `lair`."""
+"""Lowering of a cluster of CIRH operators to a `lair` kernel."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -27,7 +27,7 @@ from csrun.compiler.lair.space import Space
 
 
 class Lowering:
-    """Builds one kernel; `reads` and `writes` are the program's arrays as it sees them, by rows."""
+    """Builds one kernel; `reads` and `writes` are the program's arrays, viewed by rows."""
 
     def __init__(self, cluster: Cluster, graph: Graph) -> None:
         self._graph = graph
@@ -41,7 +41,7 @@ class Lowering:
         self.writes: dict[str, Array] = {}
 
     def build(self) -> lair.KernelOp:
-        """The kernel."""
+        """Return the kernel."""
         for op in self._members:
             self._values[op.results[0]] = self._generic(op)
         for op in self._members:
@@ -77,7 +77,7 @@ class Lowering:
         return any(r not in self._inside for r in self._graph.readers(op.results[0]))
 
     def _value(self, value: SSAValue, shape: Shape) -> SSAValue:
-        """The kernel's own value: made in it, perhaps under another shape, or read."""
+        """Return the kernel's own value: computed in it, possibly reshaped, or read."""
         own = self._values.get(base_of(value))
         if own is None:
             return self._read(value, shape)
@@ -157,7 +157,7 @@ def _shaped(value: SSAValue, shape: Shape) -> TensorType[Attribute]:
 
 
 def map_of(own: Shape, space: Shape) -> AffineMap:
-    """Index map of an operand that broadcasts to the space."""
+    """Return the index map of an operand that broadcasts to the space."""
     first = len(space) - len(own)
     return AffineMap(len(space), 0, tuple(_place(first + d, n, space) for d, n in enumerate(own)))
 
@@ -169,7 +169,7 @@ def _place(d: int, size: int, space: Shape) -> AffineExpr:
 
 
 def _out_map(space: Space) -> AffineMap:
-    """Index map of a point's result: summed axes are dropped, or kept with size 1."""
+    """Return the index map of a point's result: summed axes are dropped, or kept with size 1."""
     summed, rowed = space.summed_rowed, space.rowed
     if space.sums_rows and space.period > 1:
         return map_of(space.result, rowed)

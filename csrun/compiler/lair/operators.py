@@ -1,4 +1,4 @@
-"""Operators of CIRH that `lair` lowers: every result is a function of a few numbers."""
+"""CIRH operators that `lair` lowers: every result is a function of a few numbers."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from csrun.compiler.lair.formula_trace import Options
 from csrun.compiler.lair.functions import FORMULAS, calls_of
 
 IDENTITY, CAST = "identity", "cast"
-#: Of rows: their largest number, that at their label's place, and what a loss's gradient takes off.
+#: Of rows: their maximum, the number at the label, and the gradient of a loss.
 LARGEST, PICK, OF_LABEL = "largest", "pick", "of_label"
 Shape = tuple[int, ...]
 
@@ -23,9 +23,9 @@ _BODIES: dict[type[Operation], str] = {SumOp: IDENTITY, CloneOp: IDENTITY, ToCop
 
 @dataclass(frozen=True)
 class Scalar:
-    """The body of an operator: a function of one number of each operand.
+    """Body of an operator: a function of one number of each operand.
 
-    function: NumPy's, or the operator of the formula, or one of those above.
+    function: NumPy's, or the operator with the formula, or one of those above.
     """
 
     function: str
@@ -33,7 +33,7 @@ class Scalar:
 
 
 def scalar_of(op: Operation) -> Scalar | None:
-    """The body of an operator that `lair` takes, else None."""
+    """Return the body of an operator that `lair` supports, else None."""
     if type(op) in _BODIES:
         return Scalar(_BODIES[type(op)])
     if not isinstance(op, ElementwiseOp) or op.name not in FORMULAS:
@@ -46,17 +46,17 @@ def scalar_of(op: Operation) -> Scalar | None:
 
 
 def space_of(op: Operation) -> Shape:
-    """The iteration space of an operator."""
+    """Return the iteration space of an operator."""
     return shape_of(type_of(op.x if isinstance(op, SumOp) else op.results[0]))
 
 
 def reduced_axes(op: Operation) -> tuple[int, ...]:
-    """The axes of its space over which an operator sums."""
+    """Return the axes of its space over which an operator sums."""
     return ints(op.properties, "dims") if isinstance(op, SumOp) else ()
 
 
 def operands_of(op: Operation) -> list[SSAValue]:
-    """Operands of an operator, before broadcasting except for sums."""
+    """Return the operands of an operator; except for sums they are not broadcast yet."""
     return list(op.operands) if isinstance(op, SumOp) else [_repeated(v) for v in op.operands]
 
 
@@ -67,9 +67,9 @@ def _repeated(value: SSAValue) -> SSAValue:
 
 
 def changeable_operands(op: Operation) -> list[SSAValue]:
-    """The operands that the result of an operator may be written over, element by element."""
+    """Return the operands that the result of an operator may overwrite, element by element."""
     assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
     if isinstance(op, ElementwiseOp) and scalar_of(op) is None:
-        return []  # by a kernel of the library, which reads more than one number
+        return []  # computed by a library kernel, which reads more than one number
     found = [v for n, v in enumerate(op.operands) if op.operand_name(n) in op.WRITES_OVER]
     return [_repeated(value) for value in found]

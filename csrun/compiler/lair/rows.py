@@ -1,6 +1,6 @@
-"""Row reductions of a loop: largest value, value at the label, gradient of a loss.
+"""Row reductions of a loop: maximum, value at the label, gradient of a loss.
 
-A row may be short: then the transpose is searched, and a label compared with all places.
+For short rows the transpose is reduced, and labels are compared with all columns.
 """
 
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from csrun.compiler.lair.scratch import INDEX, ScratchNames
 from csrun.compiler.lair.text import Line, TilePlace
 
-SHORT = 100  # numbers of a row from which a search along it costs less than in the transpose
+SHORT = 100  # columns from which a reduction along the row is faster than in the transpose
 
 Argument = TilePlace | str
 
 
 def largest(x: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line]:
-    """Shapes: x [N, C] -> out [N, 1]"""
+    """Write the row maxima. Shapes: x [N, C] -> out [N, 1]"""
     assert isinstance(x, TilePlace), "it is an array"
     size = x.array.shape[1]
     if size >= SHORT:
@@ -26,7 +26,7 @@ def largest(x: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line
 
 
 def pick(x: Argument, labels: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line]:
-    """Shapes: x [N, C], labels [N] -> out [N, 1]"""
+    """Write the values at the labels. Shapes: x [N, C], labels [N] -> out [N, 1]"""
     assert isinstance(x, TilePlace), "it is an array"
     size, places = x.array.shape[1], TilePlace(scratch.take((), INDEX), tiled=True)
     starts = scratch.numbers(f"starts_{size}", f"np.arange({{1}}) * {size}")
@@ -39,7 +39,7 @@ def pick(x: Argument, labels: Argument, out: TilePlace, scratch: ScratchNames) -
 def of_label(
     share: float, args: list[Argument], out: TilePlace, scratch: ScratchNames
 ) -> Iterator[Line]:
-    """(x - share at the label) scale, and 0 in ignored rows; a label that is no place is in none.
+    """Write (x - share at the label) scale, and 0 in ignored rows; invalid labels are ignored.
 
     Shapes: args x [N, C], labels [N], ignored [N], scale [] -> out [N, C]
     """
@@ -55,7 +55,7 @@ def of_label(
 def _less_hot(
     share: float, labels: Argument, out: TilePlace, scratch: ScratchNames
 ) -> Iterator[Line]:
-    """Compares each label with all places."""
+    """Compare each label with all columns."""
     size, dtype = out.array.shape[1], out.array.dtype
     variable = f"columns_{size}"
     scratch.constants[variable] = f"np.arange({size})"
@@ -74,7 +74,7 @@ def _less_hot(
 def _less_at(
     share: float, labels: Argument, out: TilePlace, scratch: ScratchNames
 ) -> Iterator[Line]:
-    """Changes one number a row."""
+    """Change one number per row."""
     size, dtype = out.array.shape[1], out.array.dtype
     places = TilePlace(scratch.take((), INDEX), tiled=True)
     is_known = TilePlace(scratch.take((), "bool"), tiled=True)

@@ -1,8 +1,7 @@
 """Mapping of an operator's iteration space to a loop over rows.
 
-A loop takes the leading axes of a space as one axis of rows: [B, T, D] has B rows or B T, as far as
-all that is read and written can be cut so. An operand has all rows, or none, or it is periodic: its
-rows are repeated.
+A loop merges the leading axes of a space into one axis of rows: [B, T, D] has B rows or B T, if all
+arrays can be viewed so. An operand has all rows, or none, or is periodic, i.e. its rows repeat.
 """
 
 from collections.abc import Iterator
@@ -21,9 +20,10 @@ from csrun.compiler.lair.operators import Shape, operands_of, reduced_axes, spac
 
 @dataclass(frozen=True)
 class Space:
-    """The iteration space of an operator whose first `leading` axes are the rows.
+    """Iteration space of an operator whose first `leading` axes are the rows.
 
-    summed: the axes over which it sums. out: the shape of its result.
+    summed: axes over which it sums.
+    out: shape of its result.
     """
 
     shape: Shape
@@ -37,7 +37,7 @@ class Space:
 
     @property
     def rows(self) -> int:
-        """Rows of the loop; 0 for single numbers."""
+        """Number of rows of the loop; 0 for scalars."""
         return prod(self.shape[: self.leading]) if self.leading else 0
 
     @property
@@ -55,16 +55,18 @@ class Space:
 
     @property
     def sums_rows(self) -> bool:
-        """Return whether its result is there only after the last row."""
+        """Return whether its result is only complete after the last row."""
         return any(d < self.leading for d in self.summed)
 
     @property
     def period(self) -> int:
-        """Rows of the result that a sum over the first of the leading axes has."""
+        """Number of rows of the result of a sum over the first of the leading axes."""
         return prod(n for d, n in enumerate(self.shape[: self.leading]) if d not in self.summed)
 
     def rows_of(self, own: Shape) -> int | None:
-        """Rows that an operand of this shape has: all, 0 for none; None if it is not by rows."""
+        """Return the rows of an operand of this shape: all, 0 for none; None if it is not by rows.
+        rows.
+        """
         missing = len(self.shape) - len(own)
         lead = ((1,) * missing + own)[: self.leading]
         if lead == self.shape[: self.leading]:
@@ -75,7 +77,7 @@ class Space:
         return prod(lead[at:]) if at < self.leading else 0
 
     def operand(self, own: Shape) -> Shape:
-        """The shape of an operand with one axis of rows, or without rows."""
+        """Return the shape of an operand with one axis of rows, or without rows."""
         rows = self.rows_of(own)
         assert rows is not None, "visited before"
         tail = own[max(self.leading - len(self.shape) + len(own), 0) :]
@@ -83,7 +85,9 @@ class Space:
 
     @property
     def result(self) -> Shape:
-        """The shape of the result with one axis of rows; a kept axis of summed rows has size 1."""
+        """Return the shape of the result with one axis of rows; a kept axis of summed rows has size
+        1.
+        """
         if not self.leading:
             return self.out
         if not self.sums_rows:
@@ -95,12 +99,12 @@ class Space:
 
     @property
     def _kept_leading(self) -> int:
-        """Leading axes that a sum leaves, each of size 1."""
+        """Number of leading axes that a sum keeps, each of size 1."""
         return sum(d not in self.summed for d in range(self.leading))
 
     @property
     def is_summed_by_rows(self) -> bool:
-        """Return whether a loop computes the sum: over all rows, their first axes, or none."""
+        """Return whether a loop can compute the sum: over all rows, their first axes, or none."""
         leading = [d for d in self.summed if d < self.leading]
         if not leading or self.period == 1:
             return True
@@ -108,7 +112,9 @@ class Space:
 
 
 def loops_of(op: Operation, graph: Graph) -> dict[int, int]:
-    """Row counts that a loop over an operator may have, each with its leading axes."""
+    """Return the numbers of rows that a loop over an operator may have, each with its leading axes.
+    axes.
+    """
     shape = space_of(op)
     if not prod(shape) or not shape:
         return {shape[0]: 1} if shape and shape[0] else {0: 0}
@@ -123,13 +129,13 @@ def loops_of(op: Operation, graph: Graph) -> dict[int, int]:
 
 
 def _views(op: Operation, space: Space, graph: Graph) -> Iterator[tuple[SSAValue, Shape | None]]:
-    """The arrays of an operator, and what they would be with an axis of rows."""
+    """Return the arrays of an operator, and their views with an axis of rows."""
     yield op.results[0], space.result
     for value in operands_of(op):
         if graph.number(value) is None:
             own = shape_of(type_of(value))
             rows = space.rows_of(own)
-            # The tiles of an input are cut in the loop, where no row comes again.
+            # Tiles of an input are cut in the loop, where rows do not repeat.
             is_known = rows is not None and not (
                 0 < rows < space.rows and isinstance(base_of(value).owner, InputOp)
             )
@@ -137,7 +143,7 @@ def _views(op: Operation, space: Space, graph: Graph) -> Iterator[tuple[SSAValue
 
 
 def _has_rows(value: SSAValue, shape: Shape | None, graph: Graph) -> bool:
-    """Return whether an array lies so that it has this shape; with one leading axis each does."""
+    """Return whether an array can be viewed with this shape; with one leading axis each can."""
     return shape is not None and graph.placed(value).reshaped(shape) is not None
 
 

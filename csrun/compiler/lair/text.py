@@ -1,4 +1,4 @@
-"""A loop over tiles of rows as the program's text: NumPy calls on views that are bound once."""
+"""Text of a loop over tiles of rows: NumPy calls on views that are bound once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from csrun.compiler.graph.kernel import Name
 
 @dataclass(frozen=True)
 class TilePlace:
-    """Location of a value: an array of the program or a scratch array; all of it, or its tile."""
+    """Location of a value in an array of the program or scratch, in full or as a tile."""
 
     array: Array
     tiled: bool
@@ -20,7 +20,7 @@ class TilePlace:
 
 @dataclass(frozen=True)
 class Line:
-    """A call, with places for the arrays; a tile's `part` is added up in the first of them."""
+    """A call, with placeholders for the arrays; a tile's `part` is added to the first of them."""
 
     text: str
     places: tuple[TilePlace | str, ...]
@@ -29,11 +29,14 @@ class Line:
 
 @dataclass(frozen=True)
 class LoopText:
-    """The text of a loop whose calls, and the places of whose values, are known.
+    """Text of a loop with known calls and locations of values.
 
-    pieces: the variable of its tiles. tiled: arrays of the program that are cut in tiles. own:
-    scratch tiles, with all rows. fixed: tiles that no row changes, and their texts. sums: arrays
-    that begin with 0, where there are several tiles. constants: variables, and their texts.
+    pieces: variable of its tiles.
+    tiled: arrays of the program that are split into tiles.
+    own: scratch tiles, with all rows.
+    fixed: tiles that are constant over rows, and their texts.
+    sums: arrays that start at 0 if there are several tiles.
+    constants: variables, and their texts.
     """
 
     pieces: str
@@ -53,7 +56,7 @@ class LoopText:
         return self.tile < self.rows
 
     def sized(self, array: Array) -> Array:
-        """A tile with the rows that it has in the end; another array as it is."""
+        """Return a tile with its final number of rows; another array unchanged."""
         if array.name not in self._own_names and array not in self.fixed:
             return array
         return Array(array.name, (self.tile, *array.shape[1:]), array.dtype)
@@ -64,11 +67,11 @@ class LoopText:
 
     @property
     def imports(self) -> list[str]:
-        """The line that imports what the lines call besides NumPy."""
+        """Return the line that imports what the lines call besides NumPy."""
         return ["from csrun.kernels import special"] if self.needs_special else []
 
     def prepare(self, name: Name) -> list[str]:
-        """Lines that run once, when the program is bound."""
+        """Return the lines that run once, when the program is bound."""
         lines = self.imports
         lines += [f"{variable} = {text}" for variable, text in self.constants.items()]
         for array, text in self.fixed.items():
@@ -108,7 +111,7 @@ class LoopText:
         return text if place.shape is None else f"{text}.reshape({(-1, *place.shape)})"
 
     def _bound(self) -> list[Array]:
-        """Arrays whose tiles are known before a batch is there."""
+        """Return the arrays whose tiles are known before a batch exists."""
         return [a for a in self.tiled if not a.name.startswith(INPUT)]
 
     def _name(self, array: Array, name: Name) -> str:

@@ -1,7 +1,7 @@
-"""Optimizers as the program's update functions see them: formulas over flat arrays.
+"""Optimizers in the program's update functions: formulas over flat arrays.
 
-What they make is loops of `lair`: what is on the way is in a tile of scratch, which stays in the
-cache, and only what an array takes over is written to memory.
+They become `lair` loops: intermediate values are in scratch tiles, which stay in the cache, and
+only the arrays' new values are written to memory.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from csrun.executable.learning_rate import Schedule, StepNumber
 
 __all__ = ["CYCLED", "SLOTS", "Optimizer", "PerTensor", "optimizer_of", "schedule_of"]
 
-#: The optimizer of each algorithm; its fields have the names of the algorithm's.
+#: The optimizer of each algorithm, with the same field names.
 _OPTIMIZERS: Mapping[type[Any], type[Optimizer]] = {
     SgdAttr: Sgd,
     AdamAttr: Adam,
@@ -46,7 +46,7 @@ _OPTIMIZERS: Mapping[type[Any], type[Optimizer]] = {
     RAdamAttr: RAdam,
     AdadeltaAttr: Adadelta,
 }
-#: The names of all optimizers' state tensors.
+#: Names of all optimizers' state tensors.
 SLOTS = (
     "momentum",
     "velocity",
@@ -60,7 +60,7 @@ SLOTS = (
 
 
 def optimizer_of(operation: UpdatingOp) -> Optimizer | None:
-    """The optimizer that an update operator stands for."""
+    """Return the optimizer of an update operator."""
     algorithm: Any = operation.properties["algorithm"]
     kind = _OPTIMIZERS.get(type(algorithm))
     if kind is None:
@@ -83,7 +83,7 @@ def _plain(attribute: Any) -> Schedule | StepNumber | float | bool:
 
 
 def schedule_of(attribute: ScheduleAttr) -> Schedule:
-    """The schedule that an attribute describes."""
+    """Return the schedule that an attribute describes."""
     plain = {"scheduler": attribute.kind.data, **attribute.numbers}
     schedule: Schedule = msgspec.convert(plain, Schedule)
     return schedule

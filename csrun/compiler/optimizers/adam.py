@@ -17,12 +17,12 @@ from csrun.executable.learning_rate import StepNumber
 class Moments(Optimizer):
     """m = beta1 m + g; v = beta2 v + g g; a direction m / (sqrt(v) + epsilon).
 
-    The slots are sums, not means: a factor (1 - beta) smaller they are Adam's moments. That saves
-    two passes over each array; the factors, and the correction of the moments' bias, go into the
-    step's `epsilon` and `rate`. Where beta1 comes with each step the first one is a mean, and has
-    another name, so that no run takes the one for the other.
+    The slots are sums instead of means: times (1 - beta) they are Adam's moments. That saves two
+    passes over each array; the factors and the bias correction are part of the step's `epsilon` and
+    `rate`. If beta1 changes with each step the first slot is a mean, and has another name, so that
+    a run cannot mistake one for the other.
 
-    Source: Kingma and Ba 2015, algorithm 1, with the order of operations of the end of section 2
+    Source: Kingma and Ba 2015, algorithm 1, with the order of operations at the end of section 2
     """
 
     beta1: float | StepNumber
@@ -39,31 +39,31 @@ class Moments(Optimizer):
 
     @property
     def first_slot(self) -> str:
-        """The name of the first slot."""
+        """Name of the first slot."""
         return "gradient_mean" if self.cycled else "gradient_sum"
 
     @property
     def first_factor(self) -> str:
-        """The text that makes the first slot the first moment, where it is its sum."""
+        """Text of the factor that converts the first slot to the first moment, if it is a sum."""
         return "" if isinstance(self.beta1, StepNumber) else f" * {1 - self.beta1!r}"
 
     @property
     def first_bias(self) -> str:
-        """The text of what the first moment is divided by."""
+        """Text of the divisor of the first moment."""
         return f"(1 - {text_of(self.beta1)} ** (step.index + 1))"
 
     @property
     def taken(self) -> list[str]:
-        """A line for what the first moment takes of a gradient, where that comes with each step."""
+        """Line for the factor of the gradient in the first moment, if it changes with each step."""
         return [f"taken = 1 - {CYCLED}"] if self.cycled else []
 
     def first(self, g: FormulaValue, old: Values) -> FormulaValue:
-        """The next value of the first slot."""
+        """Return the next value of the first slot."""
         kept = old[self.first_slot] * text_of(self.beta1)
         return kept + (g * "taken" if self.cycled else g)
 
     def direction(self, g: FormulaValue, old: Values) -> tuple[FormulaValue, Values]:
-        """The direction times the step's rate, and the moments."""
+        """Return the direction times the step's rate, and the moments."""
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
         return m / (v.root() + "epsilon") * "rate", {self.first_slot: m, "square_sum": v}
@@ -71,14 +71,14 @@ class Moments(Optimizer):
 
 @dataclass(frozen=True)
 class Corrected(Moments):
-    """Moments whose bias may be corrected: each is divided by what it lacks at first."""
+    """Moments with optional bias correction."""
 
     bias_correction: bool
 
     def correction(self, rate: str, epsilon_hat: bool = False) -> list[str]:
-        """Lines for `epsilon`, and for `rate`: that which is given times the moments' factors.
+        """Return lines for `epsilon`, and for `rate`: the given rate times the moments' factors.
 
-        epsilon_hat: epsilon is added to the root of v before its bias is corrected
+        epsilon_hat: epsilon is added to the root of v before the bias correction.
         """
         if not self.bias_correction:
             unbias = f"{(1 - self.beta2) ** -0.5!r}"
@@ -97,7 +97,9 @@ class Corrected(Moments):
 
 
 def decay_factor(optimizer: Optimizer, decoupled: bool) -> list[str]:
-    """A line for what a step leaves of the weights, where they decay apart from the gradient."""
+    """Return a line for the factor of the weights, if weight decay is decoupled from the gradient.
+    gradient.
+    """
     if decoupled and optimizer.weight_decay:
         return [f"kept = 1 - learning_rate * {optimizer.decay}"]
     return []
@@ -106,7 +108,7 @@ def decay_factor(optimizer: Optimizer, decoupled: bool) -> list[str]:
 def decay_apart(
     optimizer: Optimizer, decoupled: bool, old: Values
 ) -> tuple[FormulaValue, FormulaValue]:
-    """The gradients and weights after the decay, which is apart from the gradients or in them."""
+    """Return gradients and weights after the decay, decoupled or as part of the gradients."""
     g, w = old["gradients"], old["weights"]
     if not decoupled:
         return optimizer.decayed(g, w), w
@@ -115,7 +117,7 @@ def decay_apart(
 
 @dataclass(frozen=True)
 class Adam(Corrected):
-    """w = w - rate m / (sqrt(v) + epsilon); with `amsgrad` v is the largest so far.
+    """w = w - rate m / (sqrt(v) + epsilon); with `amsgrad` v is the maximum so far.
 
     Source: Kingma and Ba 2015, algorithm 1; decoupled: Loshchilov and Hutter 2019, algorithm 2;
     amsgrad: Reddi et al. 2018, algorithm 2

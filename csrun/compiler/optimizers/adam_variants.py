@@ -1,4 +1,4 @@
-"""Adam's relatives: Adamax, NAdam and RAdam."""
+"""Variants of Adam: Adamax, NAdam and RAdam."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ class NAdam(Moments):
 class RAdam(Moments):
     """w = w - rate m / (rectified sqrt(v) + epsilon).
 
-    `rectified` is 1, or 0 in the first steps, where v has no variance and `epsilon` is 1.
+    `rectified` is 1, or 0 in the first steps, in which v has no variance and `epsilon` is 1.
 
     Source: Liu et al. 2020, algorithm 2, in the form of torch.optim.RAdam
     """

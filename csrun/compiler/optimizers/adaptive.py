@@ -1,4 +1,4 @@
-"""Optimizers that divide by a root of squares: Adagrad, RMSProp and Adadelta."""
+"""Optimizers that divide by a root of squared gradients: Adagrad, RMSProp and Adadelta."""
 
 from dataclasses import dataclass
 
@@ -40,9 +40,9 @@ class Adagrad(Optimizer):
 class RmsProp(Optimizer):
     """s = alpha s + g g; b = momentum b + g / (sqrt(s) + epsilon); w = w - rate b.
 
-    s is a sum, as Adam's; centered, it is less (1 - alpha) a a, a the sum of the gradients. With
-    epsilon inside the root is that of s + epsilon. With the rate inside the velocity b is that of
-    `Sgd`.
+    s is a sum, as in Adam; if centered, (1 - alpha) a a is subtracted, with a the sum of the
+    gradients. With epsilon inside, the root is that of s + epsilon. With the rate inside the
+    velocity, b is that of `Sgd`.
 
     Source: Tieleman and Hinton 2012, lecture 6e; Graves 2013, equations 38 to 45, in the form of
     torch.optim.RMSprop
@@ -79,7 +79,8 @@ class RmsProp(Optimizer):
         if self.centered:
             a = old["gradient_sum"] * self.alpha + g
             found["gradient_sum"] = a
-            # The sums are 1 / (1 - alpha) of the means; rounding takes no variance below zero.
+            # The sums are 1 / (1 - alpha) times the means; the variance is clamped at zero against
+            # rounding.
             variance = (s - a * a * (1 - self.alpha)).at_least(0)
         if self.epsilon_inside:
             u = g / (variance + self.epsilon / (1 - self.alpha)).root()
@@ -97,8 +98,8 @@ class RmsProp(Optimizer):
 class Adadelta(Optimizer):
     """u = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + u u; w = w - rate u.
 
-    s = rho s + g g and d are sums, as Adam's, and epsilon is larger by as much: in the quotient
-    that factor is gone.
+    s = rho s + g g and d are sums, as in Adam, and epsilon is scaled accordingly; the factor
+    cancels in the quotient.
 
     Source: Zeiler 2012, algorithm 1, in the form of torch.optim.Adadelta
     """

@@ -1,4 +1,4 @@
-"""Base of the program's optimizers, and of those that look at whole parameters."""
+"""Base classes of the program's optimizers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -7,14 +7,14 @@ from typing import Self
 from csrun.compiler.lair.formula import FormulaValue, Values
 from csrun.executable.learning_rate import Schedule, StepNumber
 
-CYCLED = "momentum"  # in the program's text, where it comes with each step
+CYCLED = "momentum"  # name in the program's text, if it changes with each step
 
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Base of all optimizers.
+    """Base class of all optimizers.
 
-    maximize: gradients are negated.
+    maximize: negate the gradients.
     """
 
     learning_rate: Schedule | StepNumber
@@ -23,72 +23,79 @@ class Optimizer(ABC):
 
     @property
     def step_numbers(self) -> tuple[int, ...]:
-        """Indices of the step numbers that it takes."""
+        """Indices of the step numbers that it uses."""
         found = (self.learning_rate, self.weight_decay, self.cycled)
         return tuple(each.index for each in found if isinstance(each, StepNumber))
 
     @property
     def cycled(self) -> StepNumber | None:
-        """Momentum or beta1, where it comes with each step: `momentum` in the program's text."""
+        """Momentum or beta1 that changes with each step: `momentum` in the program's text."""
         return None
 
     @property
     def decay(self) -> str:
-        """The weight decay in the program's text, where a step's own is `weight_decay`."""
+        """Weight decay in the program's text; `weight_decay` if it changes with each step."""
         by_step = isinstance(self.weight_decay, StepNumber)
         return "weight_decay" if by_step else repr(self.weight_decay)
 
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """Names of the optimizer's state tensors, one of each a parameter."""
+        """Names of the optimizer's state tensors, one of each per parameter."""
 
     def first_value(self, slot: str) -> float:
-        """The number that a slot begins with."""
+        """Return the initial value of a slot."""
         return 0.0
 
     def factors(self) -> list[str]:
-        """Lines that compute a step's `rate`, and more, from `learning_rate` and `weight_decay`.
+        """Return lines that compute a step's `rate`, and more, from `learning_rate` and
+        `weight_decay`.
 
-        `momentum` is there, too, where it comes with each step.
+        `momentum` is defined, too, if it changes with each step.
         """
         return ["rate = learning_rate"]
 
     @abstractmethod
     def update(self, old: Values) -> Values:
-        """Next values of `weights` and slots, from these and `gradients`; `rate` is the step's."""
+        """Return the next values of `weights` and slots, from these and `gradients`; `rate` is the
+        step's.
+        """
 
     def without_decay(self) -> Self:
-        """The optimizer in a step whose weight decay is 0."""
+        """Return the optimizer for a step without weight decay."""
         return replace(self, weight_decay=0.0)
 
     def decayed(self, values: FormulaValue, weights: FormulaValue) -> FormulaValue:
-        """values + decay w."""
+        """Return values + decay w."""
         return values + weights * self.decay if self.weight_decay else values
 
 
 class PerTensor(Optimizer):
-    """A parameter is updated in two loops: `update`, and when all of it has been seen, `finish`."""
+    """Optimizer with per-tensor norms, in two loops: `update`, then `finish` after all of the
+    tensor.
+    """
 
     @abstractmethod
     def whole(self, squares: str) -> list[str]:
-        """Lines between the loops; `squares()` gives the sums of the weights' and gradients'."""
+        """Return lines between the loops; `squares()` returns the sums of squares of weights and
+        gradients.
+        """
 
     @abstractmethod
     def finish(self, old: Values) -> Values:
-        """Next values computed in the second loop, from what the first one left."""
+        """Return the next values computed in the second loop, from the results of the first one."""
 
 
 def cycled_of(momentum: float | StepNumber) -> StepNumber | None:
-    """Return what comes with each step, None for a number that stays."""
+    """Return the index of a number that changes with each step, None for a constant."""
     return momentum if isinstance(momentum, StepNumber) else None
 
 
 def velocity_slot(rate_inside: bool) -> str:
-    """Return the name of velocities; those that have the rates of their steps have their own."""
+    """Return the slot of velocities; velocities that include the rate have another name."""
     return "velocity" if rate_inside else "momentum"
 
 
 def text_of(momentum: float | StepNumber) -> float | str:
-    """Return a momentum as formulas take it."""
+    """Return a momentum as formulas need it."""
     return CYCLED if isinstance(momentum, StepNumber) else momentum

@@ -9,9 +9,9 @@ from csrun.executable.learning_rate import StepNumber
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """v = momentum v + (1 - dampening) g, at first g; w = w - learning_rate v.
+    """v = momentum v + (1 - dampening) g, initially g; w = w - learning_rate v.
 
-    Without momentum v is g. With the rate inside v = momentum v + learning_rate g, and w = w - v.
+    Without momentum v is g. With the rate inside, v = momentum v + learning_rate g, and w = w - v.
 
     Source: Sutskever et al. 2013, section 2, in the form of torch.optim.SGD
     """

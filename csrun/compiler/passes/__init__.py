@@ -1,4 +1,6 @@
-"""Passes over CIRH, run in the order of `PASSES`; each stage that changed something is kept."""
+"""Passes over CIRH, run in the order of `PASSES`; the module after each changing pass is kept as
+text.
+"""
 
 from csrun.compiler.passes.pass_manager import (
     NOBODY,

@@ -1,4 +1,4 @@
-"""Common subexpressions."""
+"""Common subexpression elimination."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,22 +17,22 @@ Key = tuple[
     tuple[Attribute, ...],
     bool,
 ]
-_PURE = frozenset(PURE)  # isinstance would ask each of its hundred classes
+_PURE = frozenset(PURE)  # isinstance would test each of its hundred classes
 
 
 @dataclass(frozen=True)
 class CommonSubexpressions(Pass):
     """Before: any valid module.
 
-    After: one that computes the same, where no two operators do the same with the same operands.
-    Parameters' gradients stay apart: each has a place of its own in the store.
+    After: an equivalent module in which no two operators compute the same from the same operands.
+    Gradients of parameters stay separate, since each has its own place in the store.
     Source: local value numbering, Cooper and Torczon 2012, section 8.4.1; a module is one block
     """
 
     name: ClassVar[str] = "common"
 
     def apply(self, module: ModuleOp) -> Done:
-        """Let readers of a repeated value read its first computation, and count the repetitions."""
+        """Replace repeated values by their first computation, and count the repetitions."""
         known: dict[Key, Operation] = {}
         count = 0
         for op in list(module.ops):
@@ -46,7 +46,7 @@ class CommonSubexpressions(Pass):
 
 
 def _key(op: Operation) -> Key:
-    """Key of what an operator computes; of the scope only that it is an update's."""
+    """Return the key of an operator's computation; of its scope only whether it is an update's."""
     properties = frozenset((n, value) for n, value in op.properties.items() if n != "scope")
     kinds = tuple(r.type for r in op.results)
     return type(op), tuple(op.operands), properties, kinds, is_of_update(op)

@@ -1,4 +1,4 @@
-"""Copies, where memory must hold a value again."""
+"""Insertion of copies of values that need another memory layout."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ from csrun.compiler.passes.rewrite import Done, Pass
 
 @dataclass(frozen=True)
 class Copies(Pass):
-    """Before: any valid module. After: one that computes the same, with a `clone` before
+    """Before: any valid module. After: an equivalent module, with a `clone` before
 
-    - a view that no strides give,
-    - a product, of a matrix that BLAS does not take as it lies,
-    - a norm, a convolution, a pooling and a look-up in a table, of what does not lie dense,
-    - a rotation, of pairs that do not lie side by side,
+    - a view that strides cannot express,
+    - a matrix product, of a matrix whose layout BLAS does not accept,
+    - a norm, a convolution, a pooling and a table lookup, of operands that are not dense,
+    - a rotation, of pairs that are not adjacent,
     - a kernel, of a number that it reads as an array,
-    - an update, of a gradient that others read, too, or that no kernel writes where it must lie: an
-      input, a weight, a number, a part of something, a norm's result whose axes change places.
+    - an update, of a gradient that has other readers, or that no kernel can write in place: an
+      input, a weight, a number, a part of something, a norm's result whose axes are permuted.
     """
 
     name: ClassVar[str] = "copies"
@@ -62,7 +62,7 @@ class _Copying:
                 self._write(update)
 
     def _wanting(self, op: Operation) -> Iterator[int]:
-        """The operands that must be copies."""
+        """Return the operands that must be copied."""
         assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
         for index, operand in enumerate(op.operands):
             if operand in self._numbers:
@@ -81,7 +81,7 @@ class _Copying:
         return Array("", shape_of(type_of(value)), dtype_of(type_of(value)))
 
     def _copy_of(self, value: SSAValue, reader: Operation) -> SSAValue:
-        """One copy serves all readers; what the host gets is there before the loss."""
+        """Insert one copy for all readers; a value for the host is copied before the loss."""
         if value not in self._copies:
             before = not isinstance(reader, OutputOp)
             place = InsertPoint.before(reader) if before else InsertPoint.after(_owner(value))
@@ -98,7 +98,7 @@ class _Copying:
         return copy.out
 
     def _write(self, update: UpdatingOp) -> None:
-        """A copy is the gradient, where the parameter's layer is in the backward pass."""
+        """Insert a copy as the gradient, at the parameter's layer in the backward pass."""
         after = self._last(update)
         update.operands[1] = copy = self._insert(update.grad, update, InsertPoint.after(after))
         if self._operations.index(update) < self._operations.index(after):  # an assignment
@@ -106,7 +106,9 @@ class _Copying:
             Rewriter.insert_op(update, InsertPoint.after(_owner(copy)))
 
     def _last(self, update: UpdatingOp) -> Operation:
-        """The loss, what computes the gradient, or the layer's last operator, whichever is last."""
+        """Return the last of the loss, the gradient's computation, and the layer's last operator.
+        operator.
+        """
         scope, source = update.properties.get("scope"), update.grad.owner
         found = [
             op
@@ -124,7 +126,9 @@ def _owner(value: SSAValue) -> Operation:
 
 
 def _is_written(update: UpdatingOp) -> bool:
-    """Return whether a kernel writes the gradient over the parameter's place in the store."""
+    """Return whether a kernel writes the gradient directly to the parameter's place in the store.
+    store.
+    """
     found = written_by(update)
     if found is None or found[1].is_contiguous:
         return found is not None
@@ -133,10 +137,10 @@ def _is_written(update: UpdatingOp) -> bool:
 
 
 def _takes_array(op: CirhOp, array: Array) -> bool:
-    """Return whether an operator takes an array as it lies."""
+    """Return whether an operator accepts an array's layout."""
     match op.READS:
         case Reads.MATRICES:
-            return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
+            return len(array.shape) < 2 or array.is_matrix  # a bias is not a matrix
         case Reads.CONTIGUOUS:
             return array.is_contiguous
         case Reads.LAST_AXIS:

@@ -1,4 +1,4 @@
-"""Matrices that are too large to travel whole are cut into parts: rows of them, or columns."""
+"""Sharding of matrices that are too large to be transferred at once, by rows or columns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -49,12 +49,12 @@ class Cutting(Pass):
     A matrix with other uses is not sharded, nor one that Lamb trains, by a norm of all of it.
     """
 
-    most_bytes: int | None = None  # None: all stay whole
+    most_bytes: int | None = None  # None: no matrix is sharded
 
     name: ClassVar[str] = "cutting"
 
     def apply(self, module: ModuleOp) -> Done:
-        """Cut what is too large, and say into how many parts."""
+        """Shard the matrices above the limit, and report the number of shards."""
         lines, most = [], self.most_bytes
         for op in _parameters(module):
             if most is None or not _is_large(op, most):
@@ -68,7 +68,7 @@ class Cutting(Pass):
                 continue
             parts = parts_of(op, rows)
             _Cut(uses, parts).run(module)
-            # The parts read the matrix no more: its old readers go before it does.
+            # The shards replace the matrix: its old readers are erased before it is.
             DeadCode().apply(module)
             Rewriter.erase_op(op)
             what = "columns" if op.turned else "rows"
@@ -88,7 +88,7 @@ def _parameters(module: ModuleOp) -> list[ParameterOp]:
 
 
 def _is_large(op: ParameterOp, most_bytes: int) -> bool:
-    """Return whether it is a matrix, and too large."""
+    """Return whether it is a matrix above the limit."""
     kind = type_of(op.out)
     return len(shape_of(kind)) == 2 and size_of(kind) * _itemsize(op) > most_bytes
 
@@ -98,9 +98,10 @@ def _itemsize(op: ParameterOp) -> int:
 
 
 def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:
-    """The rows of a part, if the parameter is a matrix and too large: nearly equally many.
+    """Return the rows of a shard, if the parameter is a matrix above the limit; shards are nearly
+    equal.
 
-    Parts lie one after the other in the store, and each begins where an array may.
+    Shards are consecutive in the store, and each begins at an aligned offset.
     """
     if not _is_large(op, most_bytes):
         return None
@@ -115,7 +116,7 @@ def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:
 
 @dataclass(frozen=True)
 class WeightShard:
-    """Rows of a matrix; `name` is that of the parameter, and of a layer of its own."""
+    """Rows of a matrix; `name` is that of the parameter and of its layer."""
 
     name: str
     out: SSAValue
@@ -128,7 +129,7 @@ class WeightShard:
 
 
 def parts_of(op: ParameterOp, rows: int) -> list[WeightShard]:
-    """A matrix's parts of so many rows, in its place."""
+    """Create the shards of a matrix with this many rows each, in its place."""
     name, kind = op.symbol.data, type_of(op.out)
     count, columns = shape_of(kind)
     turned = {} if op.turned is None else {"turned": op.turned}
@@ -150,15 +151,16 @@ def parts_of(op: ParameterOp, rows: int) -> list[WeightShard]:
 
 
 def _before(op: Operation) -> Builder:
-    """Writes before an operator, in its scope."""
+    """Return a builder that writes before an operator, in its scope."""
     assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
     return Builder(InsertPoint.before(op), op.scope.data if op.scope else "", lambda: op.location)
 
 
 class _Cut:
-    """Rewrite of the users of one matrix to use its shards.
+    """Rewrites the users of one matrix to use its shards.
 
-    beside: for operators of the backward pass, the terms of the gradient that are computed there.
+    beside: for operators of the backward pass, the terms of the gradient that are computed next to
+        them.
     """
 
     def __init__(self, uses: Uses, parts: list[WeightShard]) -> None:
@@ -171,7 +173,7 @@ class _Cut:
         self._is_back = False
 
     def run(self, module: ModuleOp) -> None:
-        """Cut all uses, in program order."""
+        """Rewrite all uses, in program order."""
         makers, operations = self._makers(), list(module.ops)
         self._put_beside(operations)
         for op in operations:
@@ -195,7 +197,9 @@ class _Cut:
         return found
 
     def _put_beside(self, operations: list[Operation]) -> None:
-        """Find for each term what in the backward pass reads the same gradient, and the matrix."""
+        """Find for each term the operator of the backward pass that reads the same gradient and the
+        matrix.
+        """
         places = {op: place for place, op in enumerate(operations)}
         loss = next((places[op] for op in operations if isinstance(op, LossOp)), len(operations))
         found = dict[SSAValue, Operation]()
@@ -218,7 +222,7 @@ class _Cut:
         return self._parts[::-1] if self._is_back else self._parts
 
     def _each(self, builder: Builder) -> Iterator[WeightShard]:
-        """The parts, each a scope of the builder's."""
+        """Yield the shards, each as a scope of the builder."""
         for part in self._in_turn():
             with builder.in_scope(part.name):
                 yield part
@@ -263,7 +267,7 @@ class _Cut:
         replace_by_value(op, total)
 
     def _loss_backward(self, loss: Loss) -> None:
-        """The logits again, part by part, and what their gradient is read for."""
+        """Write the recomputed logits, shard by shard, and the readers of their gradient."""
         gradient, back = loss.gradient, loss.backward
         assert gradient is not None, "it has a backward operator"
         assert back is not None, "it has a backward operator"
@@ -287,13 +291,15 @@ class _Cut:
             self._put_together(loss.bias_gradient, sums)
 
     def _put_together(self, gradient: SumOp, sums: Mapping[WeightShard, SSAValue]) -> None:
-        """A bias's gradient, of its parts: after them, so that its group comes once."""
+        """Write a bias's gradient from its parts, after all of them, so that its group has one
+        visit.
+        """
         builder, shape = _before(gradient), shape_of(type_of(gradient.out))
         whole = builder.emit(CatOp, *map(sums.__getitem__, self._parts), dim=0)
         replace_by_value(gradient, builder.emit(ViewOp, whole, shape=shape))
 
     def _logits(self, builder: Builder, loss: Loss, part: WeightShard) -> SSAValue:
-        """Logits of a shard's classes."""
+        """Write the logits of a shard's classes."""
         logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
         bias = self._biases.get(loss)
         if bias is None:
@@ -308,7 +314,7 @@ class _Cut:
             self._gradients[term][part] = _term(builder, term, part, whole, own)
 
     def _alone(self, term: Term) -> None:
-        """A term that is not part of a sum."""
+        """Write a term that is not part of a sum."""
         if not self._gradients[term]:
             builder = _before(term.op)
             for part in self._each(builder):
@@ -325,7 +331,7 @@ class _Cut:
 
 
 def _copy_of(bias: SSAValue, before: Operation) -> SSAValue:
-    """A bias as an activation: its own group comes once, and not with each part."""
+    """Copy a bias as an activation, so that its group is loaded once instead of with each shard."""
     scope = getattr(bias.owner, "scope", None)
     builder = _before(before)
     with builder.in_scope(scope.data if scope else ""):
@@ -349,7 +355,9 @@ def _term(
     whole: SSAValue | None = None,
     own: SSAValue | None = None,
 ) -> SSAValue:
-    """A part's rows of a summand of the gradient; `own` are the part's columns of `whole`."""
+    """Return a shard's rows of a summand of the gradient; `own` are the shard's columns of `whole`.
+    `whole`.
+    """
     op = term.op
     if isinstance(op, EmbeddingDenseBackwardOp):
         operands, padding = (op.grad, op.indices), op.padding_idx
@@ -371,7 +379,7 @@ def _term(
 def _here(
     builder: Builder, value: SSAValue, whole: SSAValue | None, own: SSAValue | None
 ) -> SSAValue:
-    """A matrix, whose transpose may stand further down; in the place of `whole` the part's own."""
+    """Return a matrix whose transpose may come later; the shard's own in place of `whole`."""
     base, is_turned = untransposed(value)
     found = own if own is not None and base is whole else base
     return builder.emit(TransposeOp, found) if is_turned else found

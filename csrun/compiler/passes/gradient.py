@@ -24,15 +24,17 @@ class GradientPass(Pass):
     """Before: forward operators and at most one `minimize`.
 
     After: no `minimize`; the backward operators in reverse order, each in the scope and with the
-    location of the operator that it is the gradient of, then one `apply_gradient` for each
-    parameter the loss depends on.
+    location of the operator that it differentiates, then one `apply_gradient` for each parameter
+    that the loss depends on.
     Source: reverse accumulation, Griewank and Walther 2008, section 3.2
     """
 
     name: ClassVar[str] = "gradient"
 
     def apply(self, module: ModuleOp) -> Done:
-        """Differentiate the loss of each `minimize`, and count the parameters that it reaches."""
+        """Differentiate the loss of each `minimize`, and count the parameters that it depends on.
+        on.
+        """
         lines = []
         for op in [op for op in module.ops if isinstance(op, MinimizeOp)]:
             count = _Differentiation(module, op).run()
@@ -53,7 +55,7 @@ class _Differentiation:
         loss = self._minimize.loss
         if loss not in self._active:
             raise CompileError("the loss depends on no parameter: nothing to train")
-        # d loss / d loss.
+        # d loss / d loss
         if self._minimize.loss_scaling is None:
             self._grads[loss] = self._builder.full(1.0, type_of(loss))
         else:
@@ -101,7 +103,7 @@ class _Differentiation:
 
 
 def together_of(op: MinimizeOp | ApplyGradientOp) -> dict[str, Attribute]:
-    """Options of a learning algorithm that concern all gradients together."""
+    """Return options of a learning algorithm that concern all gradients jointly."""
     names = (*Clipping.of(op).options(), "loss_scaling")
     return {name: op.properties[name] for name in names if name in op.properties}
 

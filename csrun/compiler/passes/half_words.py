@@ -1,4 +1,4 @@
-"""Words of 16 bits: weights, gradients, and the activations that the backward pass reads."""
+"""Storage in 16-bit words: weights, gradients, and the activations that the backward pass reads."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from csrun.compiler.passes.rewrite import Done, Pass
 
 @dataclass(frozen=True)
 class _Read:
-    """An operand of an operator: a value that is stored in 16 bits, under these views."""
+    """An operand of an operator: a value stored in 16 bits, seen through these views."""
 
     reader: Operation
     index: int
@@ -30,20 +30,20 @@ class _Read:
 
 @dataclass(frozen=True)
 class HalfWords(Pass):
-    """Before: any valid module. After: in one with a 16-bit format, words are
+    """Before: any valid module. After: if it has a 16-bit format, words are
 
-    - the weights: operators of each layer read them widened, once a pass; a lookup gives words;
+    - the weights: operators of each layer read them widened once per pass; a lookup returns words;
     - the gradients, narrowed before their updates;
-    - what `round_half` gave in the forward pass and the backward pass reads: it is narrowed there,
-      and widened beside the backward operators of each layer.
+    - results of `round_half` in the forward pass that the backward pass reads: they are narrowed
+      there, and widened next to the backward operators of each layer.
 
-    No number changes: what is narrowed was rounded, but for the weights, which MemoryX rounds.
+    No number changes, since narrowed values were rounded before; weights are rounded by MemoryX.
     """
 
     name: ClassVar[str] = "halves"
 
     def apply(self, module: ModuleOp) -> Done:
-        """Insert the conversions, and count what they are for."""
+        """Insert the conversions, and count them by purpose."""
         kind = storage_of(module)
         if kind is None:
             return Done(False)
@@ -64,7 +64,7 @@ class _WordInsertion:
         self._options = {"mantissa_bits": kind.mantissa_bits, "bias": kind.bias}
 
     def weights(self) -> int:
-        """Have all operators read weights from words."""
+        """Make all operators read weights from words."""
         parameters = [op for op in self._operations if isinstance(op, ParameterOp)]
         for parameter in parameters:
             late = list(self._late(parameter.out))
@@ -80,7 +80,7 @@ class _WordInsertion:
         return len(parameters)
 
     def gradients(self) -> int:
-        """Narrow each parameter's gradient, instead of rounding it if nobody else reads it."""
+        """Narrow each parameter's gradient, instead of rounding it if nothing else reads it."""
         updates = [op for op in self._operations if isinstance(op, UpdatingOp)]
         trained = [op for op in updates if not isinstance(op, AssignOp)]
         for update in trained:
@@ -102,7 +102,7 @@ class _WordInsertion:
         return len(trained)
 
     def activations(self) -> int:
-        """Have the backward pass read words of what was rounded in the forward pass."""
+        """Make the backward pass read words of values rounded in the forward pass."""
         count = 0
         for op in self._operations[: self._loss]:
             is_there = isinstance(op, RoundHalfOp) and op.parent is not None
@@ -114,7 +114,7 @@ class _WordInsertion:
         return count
 
     def _late(self, value: SSAValue, views: tuple[Operation, ...] = ()) -> Iterator[_Read]:
-        """Reads after the loss, of a value or of a view of it."""
+        """Return reads after the loss, of a value or of a view of it."""
         for use in list(value.uses):
             if self._places.get(use.operation, -1) > self._loss:
                 yield _Read(use.operation, use.index, views)
@@ -122,7 +122,7 @@ class _WordInsertion:
                 yield from self._late(use.operation.out, (*views, use.operation))
 
     def _widen(self, words: SSAValue, reads: Sequence[_Read]) -> None:
-        """Widen words before the first of their readers in each layer."""
+        """Widen words before their first reader in each layer."""
         widened: dict[object, ConvertingOp] = {}
         for read in sorted(reads, key=lambda read: self._places[read.reader]):
             if isinstance(read.reader, EmbeddingOp) and read.index == 0 and not read.views:
@@ -136,7 +136,7 @@ class _WordInsertion:
             read.reader.operands[read.index] = value
 
     def _widen_result(self, words: SSAValue, lookup: EmbeddingOp) -> None:
-        """Have a lookup move words, of which the rows are widened."""
+        """Make a lookup move words, whose rows are then widened."""
         lookup.operands[0] = words
         rows = Rewriter.replace_value_with_new_type(lookup.out, _words_of(lookup.out))
         made = self._converted(WidenHalfOp, rows, lookup)
@@ -162,7 +162,7 @@ def _words_of(value: SSAValue) -> TensorType:
 
 
 def _under(views: Sequence[Operation], value: SSAValue, place: InsertPoint) -> SSAValue:
-    """The value under copies of these views."""
+    """Return the value under copies of these views."""
     for view in views:
         again = view.clone({view.operands[0]: value})
         Rewriter.insert_op(again, place)
@@ -174,7 +174,7 @@ def _under(views: Sequence[Operation], value: SSAValue, place: InsertPoint) -> S
 
 
 def _erase_unread_views(value: SSAValue) -> None:
-    """Erase views of a value that nobody reads."""
+    """Erase views of a value that nothing reads."""
     for use in list(value.uses):
         if isinstance(use.operation, VIEWS):
             _erase_unread_views(use.operation.out)

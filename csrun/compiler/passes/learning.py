@@ -30,7 +30,7 @@ class LearningAlgorithm(Pass):
 
 
 def _update(operation: ApplyGradientOp) -> Operation:
-    """The update operator of one parameter, its own exclusions decided."""
+    """Return the update operator of one parameter, with its exclusions applied."""
     algorithm, parameter = operation.algorithm, operation.parameter.owner
     assert isinstance(algorithm, Algorithm), "verified by minimize"
     assert isinstance(parameter, ParameterOp), "only parameters have apply_gradient"

@@ -1,4 +1,4 @@
-"""Mixed precision: where numbers are rounded to 16 bits."""
+"""Mixed precision: insertion of roundings to 16 bits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,14 +25,15 @@ from csrun.compiler.passes.widths import half_results
 
 @dataclass(frozen=True)
 class MixedPrecision(Pass):
-    """Before: any valid module. After: of one with a 16-bit format, a `round_half`
+    """Before: any valid module. After: if it has a 16-bit format, a `round_half`
 
-    - of each array that an operator stores in 16 bits (`widths.py`), but not of one that a single
-      elementwise operator or sum of the same pass reads, which computes with it in float32,
+    - of each array that an operator stores in 16 bits (`widths.py`), except one that is only read
+      by an elementwise operator or sum of the same pass, which uses it in float32,
     - of each gradient, before its update,
-    - of each state that a recorded update writes, for all that reads it outside of the update.
+    - of each state that a recorded update writes, for all readers outside of the update.
 
-    Weights come to the wafer rounded. Operators of a recorded update compute in float32.
+    Weights are rounded before they are sent to the wafer. Operators of a recorded update compute in
+    float32.
     """
 
     name: ClassVar[str] = "mixed"
@@ -55,13 +56,13 @@ class _Rounding:
         self._after_loss = set(self._operations[next(loss, len(self._operations)) :])
         self._kind = kind
         self._rounded: set[SSAValue] = set()
-        self._gradients: dict[SSAValue, RoundHalfOp] = {}  # that recorded updates read
+        self._gradients: dict[SSAValue, RoundHalfOp] = {}  # read by recorded updates
         self.count = 0
 
     def run(self) -> None:
         computed = [op for op in self._operations if not is_of_update(op)]
         for op in computed:
-            # Weights come to the wafer rounded.
+            # weights are sent to the wafer rounded
             for result in () if isinstance(op, ParameterOp) else op.results[: half_results(op)]:
                 if self._is_stored(result):
                     self._round(result)
@@ -86,7 +87,7 @@ class _Rounding:
         return (readers[0] in self._after_loss) != (value.owner in self._after_loss)
 
     def _round(self, value: SSAValue) -> SSAValue:
-        """Have all readers of a value read it rounded."""
+        """Make all readers of a value read it rounded."""
         owner = _maker(value)
         first = next(iter(_readers(value)), owner) if isinstance(owner, LeafOp) else owner
         rounded = self._new(value, first)
@@ -104,7 +105,7 @@ class _Rounding:
         update.operands[1] = rounded.out
 
     def _round_trained(self, state: SSAValue) -> None:
-        """Have what is of no update read a state rounded, in which its numbers are float32."""
+        """Make readers outside of updates read a state rounded, since its numbers are float32."""
         others = [op for op in _readers(state) if not _is_of_state(op)]
         if others and shape_of(type_of(state)):
             rounded = self._new(state, others[0])
@@ -147,7 +148,7 @@ def _maker(value: SSAValue) -> Operation:
 
 
 def _base(value: SSAValue) -> SSAValue:
-    """The value below views."""
+    """Return the value under views."""
     while isinstance(value.owner, VIEWS):
         value = value.owner.x
     return value
@@ -159,7 +160,7 @@ def _is_of_state(op: Operation) -> bool:
 
 
 def _readers(value: SSAValue) -> Iterator[Operation]:
-    """Operators that read a value, under whatever view."""
+    """Return the operators that read a value, also through views."""
     for use in value.uses:
         if isinstance(use.operation, VIEWS):
             yield from _readers(use.operation.out)

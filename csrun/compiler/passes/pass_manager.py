@@ -1,4 +1,6 @@
-"""Runs the passes: times them, verifies between them where asked, keeps the texts of the stages."""
+"""Pass manager: runs and times the passes, verifies between them if asked, keeps the text of
+stages.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,8 @@ from csrun.compiler.passes.half_words import HalfWords
 from csrun.compiler.passes.learning import LearningAlgorithm
 from csrun.compiler.passes.mixed_precision import MixedPrecision
 
-#: Forward operators are put in order before the gradient is taken, so that it is of few operators;
-#: what it adds is put in order after.
+#: Forward operators are canonicalized before differentiation, so that there are few to
+#: differentiate; the added operators are canonicalized after it.
 PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.Canonicalization(),
     rewrite.ConstantFolding(),
@@ -38,16 +40,16 @@ PASSES: tuple[rewrite.Pass, ...] = (
 
 
 def passes_for(part_bytes: int | None) -> tuple[rewrite.Pass, ...]:
-    """The passes, where matrices of more than so many bytes come in parts."""
+    """Return the passes, with matrices above this size sharded."""
     cutting = Cutting(part_bytes)
     return tuple(cutting if isinstance(step, Cutting) else step for step in PASSES)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A pass, or what stands for one. `log` says how long it took, then what it did.
+    """A pass or another stage. `log` has its time, then its changes.
 
-    text: the module after it; None where it changed nothing, or nobody wants to read it.
+    text: module after it; None if it changed nothing, or if the text is not wanted.
     """
 
     name: str
@@ -57,32 +59,33 @@ class Stage:
 
     @property
     def did(self) -> tuple[str, ...]:
-        """Changes of the pass, without the patterns that did not match."""
+        """Changes of the pass, without patterns that did not match."""
         return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(rewrite.NO_MATCH))
 
 
 def nobody_shown(stage: Stage) -> None:
-    """Nobody wants to see the stages."""
+    """Default that ignores stages."""
 
 
 def nobody_told(name: str) -> None:
-    """Nobody wants to know which stage begins."""
+    """Default that ignores the beginning of stages."""
 
 
 class Verification(Enum):
-    """When a module is verified, which finds bugs of the passes."""
+    """Times of verification, which finds bugs of the passes."""
 
     NONE = auto()
     END = auto()  # after the last pass
-    EACH = auto()  # after each that changed it, which names the pass, and costs as much as they do
+    EACH = auto()  # after each changing pass; names the faulty one, and costs as much as the passes
 
 
 @dataclass(frozen=True)
 class Watch:
     """Observer of a compile.
 
-    show: gets each stage as soon as it is. begin: gets the name of each stage that begins.
-    texts: whether stages have texts where none would be kept.
+    show: called with each stage when it is done.
+    begin: called with the name of each stage that begins.
+    texts: keep the text of stages even if it would not be stored.
     """
 
     show: Callable[[Stage], None] = nobody_shown
@@ -96,17 +99,17 @@ NOBODY = Watch()
 
 @dataclass(frozen=True)
 class Stages:
-    """Snapshots of the passes: a stage for the trace and for each pass, in order."""
+    """Snapshots of the module: a stage for the trace and for each pass, in order."""
 
     stages: tuple[Stage, ...]
 
     def with_stage(self, stage: Stage) -> "Stages":
-        """These and one more."""
+        """Return these and one more."""
         return Stages((*self.stages, stage))
 
     @property
     def files(self) -> dict[str, str]:
-        """Files of the compile directory; a text's number is its stage's."""
+        """Return files of the compile directory; a text's number is its stage's."""
         texts = {
             f"{number:02}_{stage.name}.mlir": stage.text
             for number, stage in enumerate(self.stages, 1)
@@ -122,9 +125,9 @@ def run_passes(
     watch: Watch = NOBODY,
     trace: str | None = None,
 ) -> Stages:
-    """Run the passes over `module`, which is changed; `trace` is its text, where that is known.
+    """Run the passes over `module`, which is changed; trace: its text, if known.
 
-    Raises: xDSL's VerifyException when a pass leaves an invalid module, which is a compiler bug
+    Raises: xDSL's VerifyException if a pass leaves an invalid module, which is a compiler bug
     """
     if trace is None and watch.texts:
         trace = print_module(module)
@@ -145,7 +148,7 @@ def _run(step: rewrite.Pass, module: ModuleOp, watch: Watch) -> Stage:
     milliseconds = (perf_counter() - started) * 1000
     if watch.verify is Verification.EACH and done.changed:
         module.verify()
-    # A module that a pass has left as it was has the text of the stage before.
+    # A module that a pass left unchanged has the text of the previous stage.
     text = print_module(module) if done.changed and watch.texts else None
     log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in done.lines))
     return Stage(step.name, text, log, milliseconds)

@@ -1,10 +1,10 @@
-"""A module of a whole batch as that of a part of it, for one whose backward pass is written down.
+"""Rewriting of a module with a backward pass from the full batch to a part of it.
 
-A front end that traces forward alone traces it again with the samples of a part. A recorded step
-has the batch in the shapes of both passes, and cannot be recorded again: each value is made anew by
-the axis that carries its samples. Numbers stay what they are. What a model divides by is of the
-whole batch, and what it computes of a part must be by sample, or a sum over samples, of which those
-of all parts are added up.
+A front end that only traces forward can trace again with the samples of a part. A recorded step has
+the batch size in the shapes of both passes, and cannot be recorded again. Each value is therefore
+rebuilt according to the axis that carries its samples. Scalars keep their value: a divisor refers
+to the full batch. Each result must be computed per sample, or be a sum over samples, which is then
+added over all parts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ class Rebatching(Pass):
     parts of a batch is what the module has given for all of it; a value that is the same in all
     parts and is added to a sum over samples is shared. how: that this is asked for, in messages.
 
-    Raises: CompileError, with the user's line, for what is of the batch as a whole
+    Raises: CompileError, with the user's line, for an operation on the batch as a whole
     """
 
     samples: int
@@ -99,7 +99,7 @@ def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
 
 
 class _PartBuilder:
-    """The operators of a part, as they are made, and the values in the place of the module's."""
+    """Operators of a part as they are built, and the values that replace the module's."""
 
     def __init__(self, found: Dependences, batch: int, samples: int) -> None:
         self.batch = batch
@@ -111,13 +111,13 @@ class _PartBuilder:
 
     @property
     def operations(self) -> list[Operation]:
-        """Operators made so far, in order."""
+        """Operators built so far, in order."""
         return [each for op in self._order for each in (op, *self._beside.get(op, ()))]
 
     def make(self, op: Operation) -> None:
-        """Write the operator for a part.
+        """Build the operator for a part.
 
-        Raises: VerifyException where its shapes do not follow from those of its operands
+        Raises: VerifyException if its shapes do not follow from those of its operands
         """
         assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
         kinds = [self._kind(result) for result in op.results]
@@ -139,7 +139,7 @@ class _PartBuilder:
         return tensor_type(self._sizes(shape_of(kind), one), dtype_of(kind))
 
     def _sizes(self, sizes: Sequence[int], one: Dependence) -> tuple[int, ...]:
-        """Sizes of a part's value, from the batch's."""
+        """Return the sizes of a part's value, from the batch's."""
         if one.axis is None:
             return tuple(sizes)
         count = one.place.count
@@ -155,7 +155,7 @@ class _PartBuilder:
         return found
 
     def _operand(self, op: CirhOp, number: int) -> SSAValue:
-        """Replacement of an operand; one without samples gets the part's rows."""
+        """Return the replacement of an operand; one without samples gets the part's rows."""
         operand = op.operands[number]
         made, own = self._made[operand], shape_of(type_of(operand))
         one = self._samples_beside(op, number)
@@ -166,7 +166,7 @@ class _PartBuilder:
         return self._alike(made, one.axis, self._samples * one.place.count)
 
     def _samples_beside(self, op: CirhOp, number: int) -> Dependence | None:
-        """Axis and rows per sample of an operand that must follow others with samples."""
+        """Return axis and rows per sample of an operand that must match others with samples."""
         rank = len(shape_of(type_of(op.operands[number])))
         if isinstance(op, MmOp | AddmmOp):
             left, right = (self._found[value] for value in op.operands[-2:])
@@ -184,7 +184,7 @@ class _PartBuilder:
         return None if isinstance(op, MatmulOp) and axis >= rank - 2 else one.on(axis)
 
     def _alike(self, value: SSAValue, axis: int, rows: int) -> SSAValue:
-        """A value that is alike all along an axis, with so many rows there."""
+        """Return a value that is constant along an axis, with this many rows there."""
         known = self._resized.setdefault(value, {})
         if (axis, rows) not in known:
             owner = value.owner
@@ -196,7 +196,9 @@ class _PartBuilder:
         return known[axis, rows]
 
     def _with_rows(self, op: CirhOp, axis: int, rows: int) -> CirhOp:
-        """An operator of equal rows, as `is_alike` knows them, with another number of them."""
+        """Return an operator of equal rows, as `is_alike` finds them, with another number of them.
+        them.
+        """
         kind = type_of(op.results[0])
         sizes = *shape_of(kind)[:axis], rows, *shape_of(kind)[axis + 1 :]
         place = axis - len(sizes)
@@ -210,7 +212,7 @@ class _PartBuilder:
             case ExpandOp():
                 given = {**op.properties, "shape": sizes}
                 return ExpandOp.of([self._of_rows(op.x, place, rows)], **given)
-            case ViewOp():  # of a row, all of whose numbers are one
+            case ViewOp():  # of a row whose numbers are all equal
                 one = self._of_rows(op.x, -1, 1)
                 return ExpandOp.of([one], **{**op.properties, "shape": attribute(sizes)})
             case MmOp() | AddmmOp():
@@ -221,13 +223,15 @@ class _PartBuilder:
         return type(op).of(operands, **op.properties)
 
     def _of_rows(self, value: SSAValue, place: int, rows: int) -> SSAValue:
-        """An operand with so many rows on an axis, counted from the last one; or with its one."""
+        """Return an operand with this many rows on an axis, counted from the last one; or with its
+        single row.
+        """
         if _has_one_row(value, place):
             return value
         return self._alike(value, len(shape_of(type_of(value))) + place, rows)
 
 
 def _has_one_row(value: SSAValue, place: int) -> bool:
-    """Return whether it is repeated along an axis, counted from the last one."""
+    """Return whether it is broadcast along an axis, counted from the last one."""
     sizes = shape_of(type_of(value))
     return -place > len(sizes) or sizes[place] == 1

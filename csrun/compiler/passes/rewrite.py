@@ -1,4 +1,4 @@
-"""Graph rewriting: a table of rules, until none matches."""
+"""Graph rewriting: tables of rules, applied until none matches."""
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """Changes a module in place. Fields are its options.
+    """Pass that changes a module in place. Its fields are its options.
 
     The docstring of a pass says what holds before and after it; `name` is the stage's, in the
     compile directory and in the log.
@@ -39,18 +39,18 @@ class Pass(ABC):
 
     @abstractmethod
     def apply(self, module: ModuleOp) -> Done:
-        """Do it, and say what was done."""
+        """Run the pass, and return what it has done."""
 
 
-NO_MATCH = "no match: "  # for the rules' author: in the log, not in the report
-MAX_MATCHES_PER_OPERATOR = 100  # far above what terminating rules need; a cycle reaches it fast
+NO_MATCH = "no match: "  # for the author of rules: in the log, not in the report
+MAX_MATCHES_PER_OPERATOR = 100  # far above the need of terminating rules; a cycle reaches it fast
 
 Index = dict[type[Operation], list[Rule]]
 
 
 @dataclass(frozen=True)
 class Rewrite(Pass):
-    """Before: any valid module. After: one that computes the same, where no rule matches."""
+    """Before: any valid module. After: an equivalent module in which no rule matches."""
 
     rules: Rules
 
@@ -59,7 +59,7 @@ class Rewrite(Pass):
     def apply(self, module: ModuleOp) -> Done:
         """Apply the rules, and count the matches of each.
 
-        Raises: RuntimeError when the rules do not come to an end, which is a bug of the rules
+        Raises: RuntimeError if the rules do not terminate, which is a bug of the rules
         """
         index: Index = defaultdict(list)
         for rule in self.rules:
@@ -78,8 +78,9 @@ class Rewrite(Pass):
 
 @dataclass(frozen=True)
 class Canonicalization(Rewrite):
-    """After: no operator that does nothing or undoes another; no dropout, no assignment and
-    no statistics of a batch without training."""
+    """After: no operator that does nothing or undoes another; outside of training no dropout, no
+    assignment and no batch statistics.
+    """
 
     rules: Rules = CANONICAL
 
@@ -88,7 +89,7 @@ class Canonicalization(Rewrite):
 
 @dataclass(frozen=True)
 class ConstantFolding(Rewrite):
-    """After: no arithmetic on constants alone, and none that a constant makes idle."""
+    """After: no arithmetic on constants only, and none that a constant makes a no-op."""
 
     rules: Rules = FOLDING
 
@@ -97,7 +98,9 @@ class ConstantFolding(Rewrite):
 
 @dataclass(frozen=True)
 class Fusion(Rewrite):
-    """Before: forward operators. After: a product and the bias that is added to it are one."""
+    """Before: forward operators. After: a matrix product and the bias added to it are one operator.
+    operator.
+    """
 
     rules: Rules = FUSION
 
@@ -106,8 +109,10 @@ class Fusion(Rewrite):
 
 @dataclass(frozen=True)
 class Splitting(Rewrite):
-    """After: a product has no bias; the addition goes with the elementwise operators after it. The
-    backward pass of a gelu, whose input nobody else reads, is a product by a slope known before."""
+    """After: a matrix product has no bias; the addition is fused with later elementwise operators.
+    The backward pass of a gelu whose input has no other reader is a product by a slope computed in
+    the forward pass.
+    """
 
     rules: Rules = SPLITTING
 
@@ -124,7 +129,7 @@ class DeadCode(Rewrite):
 
 
 def _sweep(module: ModuleOp, index: Index, counts: Counter[str]) -> bool:
-    """One pass over all operators, last first, so that a dead chain falls in one sweep."""
+    """Sweep over all operators once, last first, so that a dead chain is erased in one sweep."""
     changed = False
     for op in reversed(list(module.ops)):
         if op.parent is None:

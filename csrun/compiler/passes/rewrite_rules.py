@@ -1,9 +1,10 @@
-"""Rewrite rules as data: a table a purpose, each rule with a name and the operators it starts from.
+"""Rewrite rules as data: one table per purpose; a rule has a name and the operators it starts from.
 
-A rule changes the module around its operator and says so, or leaves it as it is. Tables are tuples:
-they compose with `+`, and earlier rules are tried first. `CANONICAL` makes one form where there are
-several, `FOLDING` does arithmetic on constants, `FUSION` makes several operators one whose gradient
-is simple, before that is taken, `SPLITTING` leaves to the generated kernels what is elementwise.
+A rule changes the module around its operator and returns True, or leaves it unchanged. Tables are
+tuples: they are concatenated by `+`, and earlier rules are tried first. `CANONICAL` reduces several
+forms to one, `FOLDING` does arithmetic on constants, `FUSION` merges several operators into one
+with a simple gradient before differentiation, `SPLITTING` leaves elementwise parts to the generated
+kernels.
 """
 
 import math
@@ -43,7 +44,7 @@ from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
 
 @dataclass(frozen=True)
 class Rule:
-    """A named rewrite; `apply` gives True when it has changed the module around its operator."""
+    """A named rewrite; `apply` returns True if it has changed the module around its operator."""
 
     name: str
     roots: tuple[type[Operation], ...]
@@ -52,7 +53,8 @@ class Rule:
 
 Rules = tuple[Rule, ...]
 
-#: Operators that may go when nobody reads them; inputs, parameters and states are the model's face.
+#: Operators that may be erased when nothing reads them; inputs, parameters and states are the
+#: model's interface.
 PURE: tuple[type[Operation], ...] = tuple(
     op
     for family in FAMILIES
@@ -62,12 +64,12 @@ PURE: tuple[type[Operation], ...] = tuple(
 
 
 def replace_by_value(op: Operation, value: SSAValue) -> bool:
-    """Let the readers of an operator read `value`, of the same type, in its place."""
+    """Replace an operator by `value`, of the same type, in all readers."""
     return replace_by_values(op, (value,))
 
 
 def replace_by_values(op: Operation, values: Sequence[SSAValue]) -> bool:
-    """Let the readers of each result read the value of its type in its place."""
+    """Replace each result by the value of its type in all readers."""
     for result, value in zip(op.results, values, strict=True):
         result.replace_all_uses_with(value)
     Rewriter.erase_op(op)
@@ -75,7 +77,7 @@ def replace_by_values(op: Operation, values: Sequence[SSAValue]) -> bool:
 
 
 def replace_by_operator(op: Operation, new: Operation) -> bool:
-    """Put another operator with the same result in an operator's place."""
+    """Replace an operator by another one with the same result."""
     new.results[0].name_hint = op.results[0].name_hint
     new.location = op.location
     Rewriter.insert_op(new, InsertPoint.before(op))
@@ -83,7 +85,7 @@ def replace_by_operator(op: Operation, new: Operation) -> bool:
 
 
 def erase_dead(op: Operation) -> bool:
-    """Erase an operator whose results nobody uses."""
+    """Erase an operator whose results nothing uses."""
     if any(result.first_use for result in op.results):
         return False
     Rewriter.erase_op(op)
@@ -94,7 +96,7 @@ DEAD_CODE: Rules = (Rule("dead-code", PURE, erase_dead),)
 
 
 def same_shape(op: Operation) -> bool:
-    """view(x) and expand(x) -> x when the shape does not change."""
+    """view(x) and expand(x) -> x if the shape does not change."""
     return op.operands[0].type == op.results[0].type and replace_by_value(op, op.operands[0])
 
 
@@ -114,7 +116,7 @@ def transpose_of_transpose(op: Operation) -> bool:
 
 
 def identity_permutation(op: Operation) -> bool:
-    """permute(x) -> x when every axis stays where it is."""
+    """permute(x) -> x if every axis stays in place."""
     dims = ints(op.properties, "dims")
     return dims == tuple(range(len(dims))) and replace_by_value(op, op.operands[0])
 
@@ -139,7 +141,7 @@ def selection_as_slice(op: Operation) -> bool:
 
 
 def parts_of_a_whole(op: Operation) -> bool:
-    """The sum of the gradients of slices that make up an axis -> cat."""
+    """Sum of the gradients of slices that cover an axis -> cat."""
     addends = [value.owner for value in _addends(op)]
     slices = [a for a in addends if isinstance(a, SliceBackwardOp) and a.step.value.data == 1]
     if len(slices) < len(addends) or len({(s.dim, s.input_sizes) for s in slices}) > 1:
@@ -159,7 +161,7 @@ def parts_of_a_whole(op: Operation) -> bool:
 
 
 def _addends(op: Operation) -> list[SSAValue]:
-    """Summands of an addition, with nested additions that only it reads flattened."""
+    """Return the summands of an addition, with nested additions that only it reads flattened."""
     found: list[SSAValue] = []
     for value in op.operands:
         inner = value.owner
@@ -196,7 +198,7 @@ def dropout_without_training(op: Operation) -> bool:
 
 
 def assignment_without_training(op: Operation) -> bool:
-    """Nothing is assigned in a module that does not train."""
+    """Erase assignments in a module that does not train."""
     if _trains(op):
         return False
     Rewriter.erase_op(op)
@@ -241,7 +243,7 @@ def attention_without_training(op: Operation) -> bool:
 
 
 def choice_by_constant(op: Operation) -> bool:
-    """where(a constant, x, y) -> x or y, of the shape of the result."""
+    """where(constant, x, y) -> x or y, with the shape of the result."""
     assert isinstance(op, WhereOp)
     condition = op.condition.owner
     if not isinstance(condition, FullOp):
@@ -268,20 +270,20 @@ CANONICAL: Rules = (
 
 
 def arithmetic(op: Operation) -> bool:
-    """An operator on constants -> a constant; left to run where it has no finite value."""
+    """Operator on constants -> constant; not folded if it has no finite value."""
     values = [_constant(operand) for operand in op.operands]
     if None in values:
         return False
     assert isinstance(op, CirhOp), "it is a foldable operator"
-    # A constant without a finite value is left to run: NumPy's warning would name no line.
+    # Not folded without a finite value: NumPy's warning would name no line.
     with np.errstate(all="ignore"):
-        # In float64, and rounded once when the constant is written.
+        # in float64, and rounded once when the constant is written
         value = float(op.compute(*map(np.float64, values)))
     return math.isfinite(value) and _replace_by_constant(op, value)
 
 
 def moved_constant(op: Operation) -> bool:
-    """A constant under another shape -> a constant of that shape."""
+    """Constant with another shape -> constant of that shape."""
     value = _constant(op.operands[0])
     return value is not None and _replace_by_constant(op, value)
 
@@ -319,7 +321,7 @@ FOLDING: Rules = (
 
 
 def bias_of_product(op: Operation) -> bool:
-    """mm(a, b) + c, or c + mm(a, b), with c a row and nobody else reading the product -> addmm."""
+    """mm(a, b) + c, or c + mm(a, b), with c a row and no other reader of the product -> addmm."""
     assert isinstance(op, AddOp)
     for value, bias in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         product = value.owner
@@ -351,8 +353,8 @@ def product_and_bias(op: Operation) -> bool:
 def slope_of_gelu(op: Operation) -> bool:
     """gelu(x) and, in the backward pass, gelu_backward(g, x) -> x cdf(x) and g slope(x).
 
-    The slope takes the place of x in memory, if nobody else reads that: what backward costs is
-    one product. It would cost the cdf once more if it began with x.
+    The slope replaces x in memory, if x has no other reader: backward then costs one product.
+    Starting from x it would need the cdf once more.
     """
     assert isinstance(op, GeluBackwardOp)
     forward = _gelu_of(op.saved, op)
@@ -369,7 +371,7 @@ def slope_of_gelu(op: Operation) -> bool:
 
 
 def _gelu_of(x: SSAValue, back: GeluBackwardOp) -> GeluOp | None:
-    """The gelu of what nothing but it, and its backward pass, reads."""
+    """Return the gelu whose operand only it, and its backward pass, read."""
     others = {use.operation for use in x.uses} - {back}
     forward = others.pop() if len(others) == 1 else None
     alike = isinstance(forward, GeluOp) and forward.approximate == back.approximate

@@ -1,8 +1,8 @@
-"""Wide matrices that are kept transposed: the columns of one are rows then, and can be its parts.
+"""Wide matrices stored transposed, so that their columns are rows and can be shards.
 
-A product with a part of its columns gives columns of the result, and nothing is added up; a sum
-over parts of its rows writes and reads all of the result as often as there are parts. On the way
-back it is the other way round: so the longer axis is cut, whose sums are over the shorter one.
+A product with a shard of columns gives columns of the result, and nothing is summed; a sum over
+shards of rows reads and writes the full result once per shard. In the backward pass it is the other
+way round. The longer axis is therefore sharded, so that sums are over the shorter one.
 """
 
 from xdsl.dialects.builtin import BoolAttr
@@ -19,10 +19,10 @@ from csrun.compiler.passes.uses import readers_of
 
 
 def transposed_if_wide(op: ParameterOp) -> ParameterOp:
-    """The parameter that stands for a matrix, and is its transpose if it is wide.
+    """Return the parameter of a matrix, and its transpose if it is wide.
 
-    Whether it is one depends on its shape and on what the forward pass makes of it, so that an
-    evaluation finds it in the store as the training keeps it.
+    The decision depends on the shape and on the forward pass, so that an evaluation makes the same
+    one as the training.
     """
     rows, columns = shape_of(type_of(op.out))
     if op.turned is not None or columns <= rows or not _is_multiplied_only(op.out):
@@ -50,7 +50,7 @@ def transposed_if_wide(op: ParameterOp) -> ParameterOp:
 
 
 def _is_multiplied_only(value: SSAValue) -> bool:
-    """Return whether only products, as their right operand, and its update read it."""
+    """Return whether only products, as right operand, and its update read it."""
     return all(
         isinstance(op, UpdatingOp) or (isinstance(op, MmOp) and index == 1)
         for op, index, _ in readers_of(value)

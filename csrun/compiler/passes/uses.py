@@ -26,7 +26,7 @@ from csrun.cirh.types import shape_of, type_of
 
 @dataclass(frozen=True)
 class Term:
-    """A summand of a gradient; `is_turned`: its transpose is one."""
+    """A summand of a gradient; `is_turned`: it is the transpose of the value."""
 
     op: MmOp | EmbeddingDenseBackwardOp
     is_turned: bool
@@ -34,9 +34,10 @@ class Term:
 
 @dataclass(frozen=True)
 class Loss:
-    """A cross entropy whose logits nobody else reads, and its backward pass, if it has one.
+    """A cross entropy whose logits have no other reader, and its backward pass, if it has one.
 
-    bias: a number a class that is added to the logits; bias_gradient: the sum that is its gradient.
+    bias: number per class that is added to the logits.
+    bias_gradient: sum that is its gradient.
     """
 
     logits: MmOp
@@ -51,9 +52,11 @@ class Loss:
 class Uses:
     """Readers of a matrix.
 
-    sums: products with it, over its rows; sides: with its transpose, of which each row is a column;
-    losses: of those, the logits of cross entropies; terms: what the gradient is the sum of.
-    obstacle: why it cannot be cut, if it cannot.
+    sums: products with it, summed over its rows.
+    sides: products with its transpose, in which each row is a column.
+    losses: cross entropies whose logits are such products.
+    terms: summands of its gradient.
+    obstacle: reason why it cannot be sharded, if any.
     """
 
     lookups: list[EmbeddingOp] = field(default_factory=list)
@@ -66,7 +69,7 @@ class Uses:
 
 
 def uses_of(parameter: ParameterOp) -> Uses:
-    """Return the readers of a matrix, in program order; up to the first obstacle."""
+    """Return the readers of a matrix, in program order, up to the first obstacle."""
     found = Uses()
     for op, index, is_turned in readers_of(parameter.out):
         match op:
@@ -92,7 +95,7 @@ def uses_of(parameter: ParameterOp) -> Uses:
 
 
 def untransposed(value: SSAValue) -> tuple[SSAValue, bool]:
-    """Return the matrix under a possible transpose, and whether it is one."""
+    """Return the matrix under a possible transpose, and whether there is one."""
     is_turned = False
     while isinstance(value.owner, TransposeOp):
         value, is_turned = value.owner.x, not is_turned
@@ -100,7 +103,7 @@ def untransposed(value: SSAValue) -> tuple[SSAValue, bool]:
 
 
 def readers_of(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Operation, int, bool]]:
-    """Operators that read a matrix, as which operand, and whether transposed."""
+    """Return the operators that read a matrix, by operand, and whether transposed."""
     for use in list(value.uses):
         if isinstance(use.operation, TransposeOp):
             yield from readers_of(use.operation.out, not is_turned)
@@ -109,7 +112,7 @@ def readers_of(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Opera
 
 
 def _terms(value: SSAValue, is_turned: bool) -> list[Term] | None:
-    """Return the summands of a gradient; None where one cannot be sharded, or others read it."""
+    """Return the summands of a gradient; None if one cannot be sharded, or has other readers."""
     op = value.owner
     if value.uses.get_length() != 1:
         return None
@@ -128,7 +131,7 @@ def _terms(value: SSAValue, is_turned: bool) -> list[Term] | None:
 
 
 def _loss_of(logits: MmOp, uses: Uses) -> Loss | None:
-    """The cross entropy that a product has the logits of, if that is all that becomes of it."""
+    """Return the cross entropy whose logits a product computes, if it is their only use."""
     biased, bias = _biased(logits.out)
     softmax = _only_reader(biased)
     if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
@@ -164,7 +167,7 @@ _ORDER: dict[type[Operation], int] = {
 
 
 def _biased(value: SSAValue) -> tuple[SSAValue, SSAValue | None]:
-    """Logits with what is added to each row of them, under whatever view, if anything is."""
+    """Return logits with an addend to each row, under any views, if there is one."""
     classes, bias = shape_of(type_of(value))[1:], None
     while True:
         match _only_reader(value):
@@ -180,7 +183,7 @@ def _biased(value: SSAValue) -> tuple[SSAValue, SSAValue | None]:
 
 
 def _through_views(value: SSAValue) -> Iterator[Operation]:
-    """Operators that read a value under whatever view."""
+    """Return the operators that read a value under any views."""
     for use in list(value.uses):
         if isinstance(use.operation, ViewOp):
             yield from _through_views(use.operation.out)
@@ -189,7 +192,7 @@ def _through_views(value: SSAValue) -> Iterator[Operation]:
 
 
 def _sums_of_rows(gradient: SSAValue, logits: SSAValue) -> Iterator[SumOp]:
-    """Return the operators that sum each class of logits, under whatever view of their rows."""
+    """Return the operators that sum each class of logits, under any view of their rows."""
     for op in _through_views(gradient):
         if isinstance(op, SumOp):
             *rows, classes = shape_of(type_of(op.x))
@@ -199,9 +202,9 @@ def _sums_of_rows(gradient: SSAValue, logits: SSAValue) -> Iterator[SumOp]:
 
 
 def _is_read_by(gradient: SSAValue, uses: Uses, sums: Sequence[Operation]) -> bool:
-    """Return whether the logits' gradient flows once through this matrix and to its gradient.
+    """Return whether the logits' gradient only flows through this matrix and to its gradient.
 
-    sums: what else may read it, under whatever view
+    sums: other allowed readers, under any views.
     """
     own = {*(term.op for term in uses.terms), *sums}
     others = [op for op, *_ in readers_of(gradient) if op not in own and not _is_for(op, sums)]
@@ -210,7 +213,7 @@ def _is_read_by(gradient: SSAValue, uses: Uses, sums: Sequence[Operation]) -> bo
 
 
 def _is_for(op: Operation, readers: Sequence[Operation]) -> bool:
-    """Return whether it is a view that these alone read."""
+    """Return whether it is a view that only these read."""
     return isinstance(op, ViewOp) and all(each in readers for each in _through_views(op.out))
 
 

@@ -1,7 +1,7 @@
-"""Widths of operators in mixed precision: what each computes in, and what is stored of it.
+"""Storage width of operators' results in mixed precision.
 
-All arithmetic is float32: 16-bit operands are widened exactly, sums are float32. The table says
-which results are rounded to 16 bits where they are stored.
+All arithmetic is float32: 16-bit operands are widened exactly, and sums are float32. The table
+defines which results are rounded to 16 bits when they are stored.
 """
 
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ class Width(Enum):
 
     HALF = "16 bits"
     FLOAT32 = "float32"
-    KEEPS = "as its operand"  # it moves numbers, which are 16 bits wide where its operand's are
+    KEEPS = "as its operand"  # it moves numbers, which have the width of its operand's
 
 
-#: Operators that are not elementwise; elementwise ones are HALF, but for those named here.
+#: Operators that are not elementwise; elementwise ones are HALF, unless listed here.
 WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
     Width.HALF: (
         products.MmOp,
@@ -101,7 +101,7 @@ WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
         padding.MaskPaddingOp,
     ),
 }
-#: Operators of which more results than the first are 16 bits wide; statistics stay float32.
+#: Operators with more than one 16-bit result; statistics stay float32.
 HALF_RESULTS: Mapping[type[Operation], int] = {attention.AttentionBackwardOp: 3}
 
 
@@ -111,15 +111,15 @@ _WIDTH_OF: Mapping[type[Operation], Width] = {
 
 
 def width_of(op: Operation) -> Width | None:
-    """Width of an operator's results; None for one that has none of floats."""
+    """Return the width of an operator's results; None if it has no float results."""
     found = _WIDTH_OF.get(type(op))
     return Width.HALF if found is None and isinstance(op, ElementwiseOp) else found
 
 
 def is_half(value: SSAValue) -> bool:
-    """Return whether all of a value's numbers are ones of the 16-bit format.
+    """Return whether all of a value's numbers belong to the 16-bit format.
 
-    After the passes on mixed precision; False where it is not known.
+    Valid after the passes for mixed precision; False if unknown.
     """
     owner = value.owner
     assert isinstance(owner, Operation), "CIRH has no block arguments"
@@ -132,5 +132,5 @@ def is_half(value: SSAValue) -> bool:
 
 
 def half_results(op: Operation) -> int:
-    """Number of an operator's first results that are 16 bits wide."""
+    """Return how many of an operator's first results are stored in 16 bits."""
     return HALF_RESULTS.get(type(op), 1) if width_of(op) is Width.HALF else 0
