@@ -1,7 +1,8 @@
-"""Choice of the number of replicas on the fabric: as many as fit and pay.
+"""Choice of the number of replicas on the fabric.
 
-Each gets an equal share of the batch, so their number divides it. More replicas have fewer PEs for
-each layer, and the shorter way across; but each keeps all weights, and they sum their gradients.
+Each replica gets an equal share of the batch, so their number divides it. With more replicas each
+layer has fewer PEs and shorter wires, but each replica stores all weights, and they sum their
+gradients.
 """
 
 from collections.abc import Sequence
@@ -22,14 +23,15 @@ from csrun.compiler.plan.memory_plan import Life
 from csrun.compiler.plan.store_layout import lay_out
 from csrun.executable import InputSpec, Layer
 
-AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none
+AS_FAST = 0.99  # relative to the fastest: a smaller gain is within the rounding to whole PEs
 
 
 @dataclass(frozen=True)
 class ReplicaChoice:
-    """The replicas chosen, and why.
+    """The chosen number of replicas, and the reason.
 
-    most: the largest number that fits; gain: estimated samples/s, over those of one replica.
+    most: largest number that fits.
+    gain: estimated samples/s relative to one replica.
     """
 
     replicas: int
@@ -40,12 +42,12 @@ class ReplicaChoice:
 def choose_replicas(
     module: ModuleOp, options: CompileOptions, watch: Watch = NOBODY
 ) -> ReplicaChoice:
-    """The fewest replicas that are about as fast as any number is estimated to be.
+    """Return the smallest number of replicas whose estimated rate is about the highest.
 
-    `module`, traced for one replica, is left as it is. A model that does not even fit once gets
-    one, so that its compile says so.
+    `module`, traced for one replica, is not changed. A model that does not even fit once gets one
+    replica, so that its compile reports it.
 
-    Raises: UsageError for an operator without kernel
+    Raises: UsageError for an operator without a kernel
     """
     model = validate_model(module.clone(), watch)
     layout = lay_out(model, 0)
@@ -76,7 +78,7 @@ class _Replica:
         return self.inputs[0].shape[0]
 
     def of(self, count: int) -> "_Replica":
-        """One of so many: weights stay as they are, everything else is divided."""
+        """Return one of this many replicas: weights are unchanged, everything else is divided."""
         samples = self.samples // count
         return _Replica(
             replace(
@@ -91,7 +93,7 @@ class _Replica:
         )
 
     def rate(self) -> float | None:
-        """Estimated samples/s of all replicas; None when they do not fit."""
+        """Return the estimated samples/s of all replicas; None if they do not fit."""
         options = self.home.options
         if self.home.needed_bytes(self.alive) > options.system.sram_bytes:
             return None

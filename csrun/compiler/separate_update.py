@@ -1,8 +1,9 @@
-"""A recorded update as a program of its own, for a step in parts.
+"""Separation of a recorded update into its own program, for a step computed in parts.
 
-A recorded update is operators behind the backward pass, and needs the gradients of the whole batch.
-Where a step is computed in parts, its program has those of a part: it gives them to states, in
-which the parts add up as gradients do, and the update's program runs after all of them.
+A recorded update consists of operators after the backward pass, and needs the gradients of the full
+batch. If a step is computed in parts, its program has the gradients of one part: it passes them to
+states, in which the parts are accumulated like gradients, and the update's program runs after all
+parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,12 +35,12 @@ from csrun.compiler.options import CompileOptions
 
 #: Layer of the states with the sums of gradients.
 SUMS_SCOPE = f"{UPDATE_SCOPE}/gradients"
-#: Name of the update's input, of as many rows as there are systems.
+#: Name of the update's input, which has as many rows as there are systems.
 WRITES = "writes"
 
 
 def update_options(options: CompileOptions) -> CompileOptions:
-    """The options of the update's program: it runs once a step, on all systems."""
+    """Return the options of the update's program: it runs once per step, on all systems."""
     return replace(
         options,
         micro_batches=1,
@@ -56,11 +57,11 @@ def update_options(options: CompileOptions) -> CompileOptions:
 def separate_update(
     module: ModuleOp, options: CompileOptions, is_updated: Callable[[str], bool]
 ) -> ModuleOp:
-    """Take the recorded update out of a step's module, and return it as another one.
+    """Remove the recorded update from a step's module, and return it as another module.
 
-    is_updated: whether a state, by its name, is assigned by the update. The module has the whole
-    batch yet. On several systems, whose next values of a state are added up, that of the first one
-    counts: the update's input, `WRITES`, is 1 there and 0 on others.
+    is_updated: whether the update assigns a state, by name. The module still has the full batch.
+        Since the next values of a state are summed over several systems, only the first system
+        contributes: the update's input, `WRITES`, is 1 there and 0 on others.
     """
     found, made = _Update(list(module.ops), is_updated), new_module("float32", RunMode.TRAIN)
     if (storage := storage_of(module)) is not None:
@@ -75,7 +76,7 @@ def separate_update(
 
 @dataclass(frozen=True)
 class _Update:
-    """The operators of a step with a recorded update. is_updated: as of `separate_update`."""
+    """Operators of a step with a recorded update; is_updated: as in `separate_update`."""
 
     operations: Sequence[Operation]
     is_updated: Callable[[str], bool]
@@ -93,7 +94,7 @@ class _Update:
 
     @property
     def taken(self) -> list[SSAValue]:
-        """Values that the update takes from the step."""
+        """Values that the update uses from the step."""
         own = set(self.computing)
         ends = [op.grad for op in self.assignments]
         read = [operand for op in self.computing for operand in op.operands] + ends
@@ -101,7 +102,7 @@ class _Update:
 
     @property
     def sums(self) -> list[SSAValue]:
-        """Values taken from the step that depend on the batch: gradients."""
+        """Values used from the step that depend on the batch: gradients."""
         return [v for v in self.taken if not isinstance(v.owner, LeafOp)]
 
     def write(self, block: Block, systems: int) -> None:
@@ -109,7 +110,7 @@ class _Update:
         builder = Builder(InsertPoint.at_end(block))
         writes = builder.leaf(InputOp, tensor_type((systems,), "float32"), symbol=WRITES)
         copies: dict[SSAValue, SSAValue] = {}
-        # All states: those of a group must lie in its program's store as in the step's.
+        # All states: those of a group must be in its program's store as in the step's.
         stored = [op.out for op in self.operations if isinstance(op, StoredOp)]
         for value in dict.fromkeys([*stored, *self.taken]):
             if value in self._sum_names:
@@ -118,7 +119,7 @@ class _Update:
                 _copy(block, value.owner, copies)
         for op in self.computing:
             _copy(block, op, copies)
-        with builder.in_scope(UPDATE_SCOPE):  # whose numbers are float32 in mixed precision, too
+        with builder.in_scope(UPDATE_SCOPE):  # its numbers are float32 in mixed precision, too
             is_written = builder.emit(SumOp, writes, dims=(0,), keepdim=False)
             builder.effect(LossOp, is_written)
             for op in self.assignments:
@@ -126,7 +127,7 @@ class _Update:
                 builder.effect(AssignOp, copies[op.parameter], found)
 
     def leave_sums(self, block: Block) -> None:
-        """Have the step's module sum up the gradients, in place of the update."""
+        """Make the step's module sum the gradients instead of updating."""
         builder = Builder(InsertPoint.at_end(block))
         for value, name in self._sum_names.items():
             builder.effect(AssignOp, _sum_state(builder, name, value), value)
@@ -150,7 +151,7 @@ def _sum_state(builder: Builder, name: str, value: SSAValue) -> SSAValue:
 
 
 def _copy(block: Block, op: Operation | Block, copies: dict[SSAValue, SSAValue]) -> None:
-    """Add a copy of an operator, which reads copies of its operands; its results are added."""
+    """Add a copy of an operator that reads copies of its operands, and register its results."""
     assert isinstance(op, Operation), "a module has no arguments"
     copied = op.clone(copies)
     copied.location = op.location

@@ -1,7 +1,8 @@
-"""Values that a program records: for each kernel the operators' results that it leaves in memory.
+"""Values that a program can record: for each kernel the operators' results that it leaves in
+memory.
 
-A kernel that covers several operators leaves only the results that others read. Two programs of one
-model, of other precisions, batch sizes or forms of kernels, have equal keys for equal values.
+A kernel that covers several operators only leaves results that others read. Two programs of one
+model that differ in precision, batch size or form of kernels have equal keys for equal values.
 """
 
 from collections import Counter, defaultdict
@@ -26,14 +27,14 @@ _FORMATS = (HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp)
 
 @dataclass(frozen=True)
 class WrittenValue:
-    """A value in memory, and how a comparison names it."""
+    """A value in memory, and its name in a comparison."""
 
     array: Array
     value: RecordedValue
 
 
 class WrittenValues:
-    """The values that kernels of a graph leave in memory."""
+    """Values that the kernels of a graph leave in memory."""
 
     def __init__(self, graph: Graph, dependences: Dependences) -> None:
         self._graph, self._dependences = graph, dependences
@@ -43,14 +44,14 @@ class WrittenValues:
             self._covered[place].append(op)
 
     def of(self, kernel: Kernel, place: int) -> tuple[WrittenValue, ...]:
-        """Values of a kernel, which stands at this place of the program."""
+        """Return the values of a kernel at this position of the program."""
         found: dict[Array, WrittenValue] = {}
         names = {array.name for array in kernel.writes}
         covered = set(self._covered[place])
         for op in sorted(covered, key=self._graph.place_of):
             for result in op.results:
                 array = self._graph.known_array(result)
-                # Within a kernel a result may be written over the one before it.
+                # Within a kernel a result may overwrite the one before it.
                 is_left = not covered.issuperset(self._graph.readers(result))
                 if is_left and array is not None and array.name in names and not array.repeats:
                     found[array] = WrittenValue(array, self._described(kernel, op, result, array))
@@ -76,7 +77,7 @@ class WrittenValues:
         )
 
     def _internal(self, kernel: Kernel, place: int, array: Array) -> RecordedValue:
-        """A kernel's array that is no operator's result."""
+        """Return an array of a kernel that is not an operator's result."""
         root = self._graph.operations[place]
         sums = {"combine": Combine.SUM} if array.name == LOSS.name else {"combine": None}
         return RecordedValue(
@@ -90,7 +91,7 @@ class WrittenValues:
 
 
 def read_values(kernel: Kernel) -> Iterator[WrittenValue]:
-    """Inputs of the batch and weights that a kernel reads."""
+    """Return the inputs of the batch and weights that a kernel reads."""
     for array in kernel.reads:
         is_input = array.name.startswith(INPUT)
         if not (is_input or array.is_weight):
@@ -103,7 +104,7 @@ def read_values(kernel: Kernel) -> Iterator[WrittenValue]:
 
 
 def line_of(operation: Operation) -> str:
-    """The user's file and line that an operator is of; empty where unknown."""
+    """Return the user's file and line of an operator; empty if unknown."""
     match operation.location:
         case FileLineColLoc(filename=file, line=line):
             return f"{file.data}:{line.data}"
@@ -111,13 +112,13 @@ def line_of(operation: Operation) -> str:
 
 
 def _recorded(value: SSAValue) -> str:
-    """The name of the value of a recorded PyTorch step that a value is; empty if of none."""
+    """Return the name of a value in a recorded PyTorch step; empty if it has none."""
     name = value.name_hint or ""
     return name if name.startswith(RECORDED) else ""
 
 
 def _name_of(kernel: Kernel) -> str:
-    """The kind of a kernel; of a generated one with its operators."""
+    """Return the kind of a kernel; for a generated one with its operators."""
     if not isinstance(kernel, LoopKernel):
         return kernel.kind
     operators = (name.removeprefix("cirh.") for name in kernel.loop.operators)
@@ -125,7 +126,7 @@ def _name_of(kernel: Kernel) -> str:
 
 
 def _combined(dependence: Dependence | None) -> dict[str, Any]:
-    """Fields that say how the values of minibatches make that of the batch."""
+    """Return the fields that define how the values of minibatches are combined."""
     if dependence is None:
         return {"combine": None}
     if dependence.axis is not None:
@@ -136,14 +137,16 @@ def _combined(dependence: Dependence | None) -> dict[str, Any]:
 
 
 def _source(op: Operation) -> Operation:
-    """The operator whose result an operator only brings to another format."""
+    """Return the operator whose result an operator only converts to another format."""
     while isinstance(op, _FORMATS) and isinstance(op.operands[0].owner, Operation):
         op = op.operands[0].owner
     return op
 
 
 def _keys_of(operations: Sequence[Operation]) -> dict[SSAValue, str]:
-    """Layer and operator of each value, and which of the layer's operators of this name it is."""
+    """Return layer and operator of each value, with an index among the layer's operators of this
+    name.
+    """
     found: dict[SSAValue, str] = {}
     counts: Counter[str] = Counter()
     for op in operations:

@@ -1,4 +1,4 @@
-"""The arena: store or weight slots at its front, the buffers after; and whether all of it fits."""
+"""Layout of the arena: store or weight slots at its front, then the buffers; and its size check."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from csrun.executable import (
 
 @dataclass(frozen=True)
 class PlacedLayout:
-    """A layout with everything at its place, in memory and on the fabric."""
+    """A layout with all locations, in memory and on the fabric."""
 
     layout: Layout
     store: StoreLayout
@@ -52,8 +52,8 @@ def place_model(
 ) -> PlacedLayout:
     """Place store, slots and buffers in the arena, and the layers on the fabric.
 
-    Raises: TooLargeError when the arena, or what the layers of a pipeline keep on PEs of their own,
-        is larger than the system's memory.
+    Raises: TooLargeError if the arena, or the data of pipelined layers on their own PEs, exceeds
+    the system's memory
     """
     layout, store = with_store(layout, model, options)
     alive, base = alive_in(layout, model), store.nbytes
@@ -64,8 +64,7 @@ def place_model(
     partial_bytes, kept_bytes = _partial_bytes(layout, store, options), _kept_bytes(model, options)
     room = options.system.sram_bytes - partial_bytes - kept_bytes
     if options.is_streaming and first_end > room:
-        # Without bytes for what comes ahead a model may fit that is slower, which is better than
-        # none.
+        # Without space for prefetched weights a model may fit, but run slower.
         layout, base = _with_slots(layout, options, ahead_bytes=0)
         buffers, first_end = place(alive, base)
     stride = aligned(first_end - base)
@@ -83,7 +82,7 @@ def place_model(
 
 
 def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
-    """The buffers of a minibatch."""
+    """Return the buffers of a minibatch."""
     kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
     return lives(layout.kernels, kept, {p.name for p in layout.parameters}, layout.dropped)
 
@@ -91,7 +90,7 @@ def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
 def with_samples(
     alive: Sequence[Life], model: MatchedModel, samples: int, fewer: int
 ) -> list[Life]:
-    """The buffers of a minibatch of so many samples, with another number of them."""
+    """Return the buffers of a minibatch with this many samples."""
     fixed = model.without_samples
     return [
         replace(life, array=_with_samples(life.array, samples, fewer))
@@ -102,9 +101,10 @@ def with_samples(
 
 
 def _partial_bytes(layout: Layout, store: StoreLayout, options: CompileOptions) -> int:
-    """One group's gradients of a later minibatch or batch, before they are added to the others.
+    """Return the size of one group's gradients of a later minibatch or batch, before they are
+    added.
 
-    Of the first one, too, where they are words, and the store has float32.
+    Also of the first one, if they are words and the store has float32 sums.
     """
     trains = options.run_mode is RunMode.TRAIN
     sums_words = trains and store.words_offset is not None and not store.has_half_gradients
@@ -114,7 +114,7 @@ def _partial_bytes(layout: Layout, store: StoreLayout, options: CompileOptions) 
 
 
 def _kept_bytes(model: MatchedModel, options: CompileOptions) -> int:
-    """The outputs of all minibatches, where the next micro-batch writes over those of one."""
+    """Return the size of all minibatches' outputs, if the next micro-batch would overwrite them."""
     if options.micro_batches == 1:
         return 0
     arrays = (output.array for output in model.outputs)
@@ -124,7 +124,7 @@ def _kept_bytes(model: MatchedModel, options: CompileOptions) -> int:
 def with_store(
     layout: Layout, model: MatchedModel, options: CompileOptions
 ) -> tuple[Layout, StoreLayout]:
-    """The state of a training with the places of the gradients, or the weights alone."""
+    """Return the store of a training with its gradients, or of the weights alone."""
     region = layout.region_bytes
     words = None if model.storage is None else aligned(region // 2)
     if options.run_mode is not RunMode.TRAIN:
@@ -153,23 +153,25 @@ def with_store(
 
 
 def has_half_gradients(model: MatchedModel, options: CompileOptions) -> bool:
-    """Return whether the gradients in the store are 16-bit words: no sums, nor changed there."""
+    """Return whether gradients in the store are 16-bit words: not summed, and not modified there.
+    there.
+    """
     if model.storage is None or options.run_mode is not RunMode.TRAIN:
         return False
-    # An optimizer of whole tensors keeps its first loop's numbers in place of gradients.
+    # An optimizer with per-tensor norms stores its first loop's results in place of gradients.
     is_changed = any(isinstance(each, PerTensor) for each in model.updates.values())
     return not (options.adds_gradients or options.systems > 1 or is_changed)
 
 
 def _with_words(store: StoreLayout, nbytes: int | None) -> StoreLayout:
-    """The store with a region for the weights as words, if so many bytes are needed."""
+    """Add a region for the weights as words to the store, if their size is not 0."""
     if nbytes is None:
         return store
     return replaced(store, nbytes=store.nbytes + nbytes, words_offset=store.nbytes)
 
 
 def _of_several(store: StoreLayout, systems: int) -> StoreLayout:
-    """The store with the parts of the loss, of several systems."""
+    """Add the partial losses of several systems to the store."""
     if systems == 1:
         return store
     losses = aligned(nbytes_of((systems + 1,), "float64"))
@@ -177,14 +179,16 @@ def _of_several(store: StoreLayout, systems: int) -> StoreLayout:
 
 
 def _step_numbers(model: MatchedModel) -> int:
-    """Return how many numbers come with each step."""
+    """Return how many numbers are passed with each step."""
     return 1 + max((i for each in model.updates.values() for i in each.step_numbers), default=-1)
 
 
 def _with_gradients(
     layout: Layout, model: MatchedModel, options: CompileOptions
 ) -> tuple[Layout, int]:
-    """Places of the gradients, and their length: a window where MemoryX updates as they come."""
+    """Return the locations of the gradients, and their size: a window if MemoryX updates as they
+    arrive.
+    """
     sizes = [group.nbytes for group in layout.groups]
     if has_half_gradients(model, options):
         sizes = [aligned(group.sent_bytes) for group in layout.groups]
@@ -203,10 +207,10 @@ def _with_gradients(
 
 
 def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tuple[Layout, int]:
-    """Weight slots at the arena's front: for a group and the next ones."""
+    """Return the weight slots at the arena's front: for a group and the next ones."""
     order = [group for function in layout.functions for group in function.visit.groups]
     if options.micro_batches > 1 or options.accumulates:
-        # A micro-batch follows on another: its first group comes next to the last one.
+        # Micro-batches follow each other: the first group is prefetched during the last one.
         order += order[:1]
     sizes = [aligned(group.sent_bytes) for group in layout.groups]
     offsets, nbytes = place_groups(sizes, order, ahead_bytes)
@@ -220,7 +224,9 @@ def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tu
 def _too_large(
     layers: Footprint, alive: Sequence[Life], fits: int, arena: int, batch: int
 ) -> TooLargeError:
-    """Names the layer that keeps most, and what helps; `fits` samples at a time would fit."""
+    """Return the error that names the layer with most memory, and a remedy; fits: samples that
+    would fit.
+    """
     options, system = layers.options, layers.options.system
     sizes = layers.layer_bytes(alive)
     largest = max(range(len(sizes)), key=sizes.__getitem__)
@@ -235,7 +241,9 @@ def _too_large(
 
 
 def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
-    """`fits` is the most samples at a time that would fit, 0 when none do."""
+    """Return the remedy; fits: maximum number of samples at a time that would fit, 0 if none does.
+    does.
+    """
     smaller = [f"lower batch_size to {fits * options.systems}"] if fits else []
     if fits and options.micro_batches > 1:
         size = next(n for n in range(fits, 0, -1) if batch % n == 0)
@@ -251,7 +259,7 @@ def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
 def _most_samples(
     layers: Footprint, alive: Sequence[Life], model: MatchedModel, arena: int, batch: int
 ) -> int:
-    """The largest micro-batch that fits, 0 when none does; a batch's takes an arena of `arena`."""
+    """Return the largest micro-batch that fits, 0 if none does; arena: size for the full batch."""
     options = layers.options
     at_once = options.at_once
     samples = batch // options.minibatches
@@ -267,9 +275,9 @@ def _most_samples(
 
 
 def _with_samples(array: Array, samples: int, fewer: int) -> Array:
-    """The array with another number of samples, if some axis has rows of all of them.
+    """Return the array with another number of samples, if an axis has the rows of all of them.
 
-    Whichever that is: its size is what counts.
+    The axis is irrelevant, because only the size is used.
     """
     fitting = (a for a, size in enumerate(array.shape) if size and size % samples == 0)
     axis = next(fitting, None)

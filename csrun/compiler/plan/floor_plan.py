@@ -1,14 +1,14 @@
-"""The floor plan of a pipelined model: a rectangle of the fabric for each of its layers.
+"""Floor plan of a pipelined model: a rectangle of the fabric for each of its layers.
 
-A pipeline is as fast as its slowest layer, so the first objective is the rate: PEs for each FLOP,
-of the layer that has fewest. The second is the length of the wires: the sum, over connected layers,
-of the distance between their centres along columns and rows.
+The slowest layer limits a pipeline, so the first objective is the rate: the minimum over layers of
+PEs per FLOP. The second is wire length: the sum, over connected layers, of the distance between
+their centres along columns and rows.
 
-Layers lie in strips of whole columns, in the model's order, down one strip and up the next, so that
-layers in a row are neighbours. A layer is as wide as its strip and takes the rows that it needs.
-For each of several cuts of the model into strips, the largest rate at which these fit side by side
-is found by bisection; of the plans about as fast as the fastest, the one with the shortest wires is
-taken.
+Layers are arranged in strips of whole columns, in the model's order, down one strip and up the
+next, so that consecutive layers are neighbours. A layer is as wide as its strip and takes the rows
+that it needs. For several ways to cut the model into strips, bisection finds the largest rate at
+which the strips fit side by side. Of the plans with about the highest rate, the one with the
+shortest wires is chosen.
 
 Source: own design, after the strip treemaps of Bederson et al. 2002, Ordered and quantum treemaps
 """
@@ -27,35 +27,38 @@ from csrun.site import System
 Integers = NDArray[np.int64]
 Cut = tuple[int, ...]  # the first layer of each strip
 
-AS_FAST = 0.99  # of the largest rate found
-HALVINGS = 20  # the rate to a millionth of its bound
+AS_FAST = 0.99  # share of the highest rate
+HALVINGS = 20  # precision of the rate, relative to its bound
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Two connected layers, by their places in the model's order."""
+    """Two connected layers, by index in the model's order."""
 
     source: int
     target: int
 
 
 class Demands:
-    """Demands of a model's layers, in order, on the fabric.
+    """Demands of a model's layers on the fabric, in order.
 
-    flops: the work of each; memory_pes: how many PEs hold what it keeps.
+    flops: work of each.
+    memory_pes: number of PEs whose memory holds its data.
     """
 
     def __init__(self, flops: Sequence[int], memory_pes: Sequence[int]) -> None:
-        # At least one, as a layer that only moves data has a rate, too.
+        # at least one, so that a layer that only moves data has a rate, too
         self.flops = np.maximum(np.array(flops, np.float64), 1.0)
         self.memory_pes = np.maximum(np.array(memory_pes, np.int64), 1)
 
     def areas(self, rate: float) -> Integers:
-        """PEs of each layer at so many PEs for each FLOP, or for its memory if that takes more."""
+        """Return the PEs of each layer at a number of PEs per FLOP, or for its memory if that needs
+        more.
+        """
         return np.maximum(self.memory_pes, np.ceil(self.flops * rate).astype(np.int64))
 
     def rate_bound(self, pes: int) -> float:
-        """The largest rate with so many PEs, whatever their shape."""
+        """Return the highest rate with this many PEs of any shape."""
         low, high = 0.0, pes / float(self.flops.sum())
         for _ in range(HALVINGS):
             middle = (low + high) / 2
@@ -65,14 +68,16 @@ class Demands:
 
 
 def usable_part(system: System) -> Rectangle:
-    """The PEs that a program can use: the fabric without some columns and rows at its border."""
+    """Return the PEs that a program can use: the fabric without some columns and rows at its
+    border.
+    """
     width, height = system.usable_width, system.usable_height
     x, y = (system.fabric_width - width) // 2, (system.fabric_height - height) // 2
     return Rectangle(x, y, width, height)
 
 
 def equal_parts(part: Rectangle, count: int) -> tuple[Rectangle, ...]:
-    """Equal parts in rows and columns: the largest there are, and the squarest of those."""
+    """Return equal parts in rows and columns: the largest possible, and the squarest of those."""
 
     def size(columns: int) -> tuple[int, int]:
         return part.width // columns, part.height // -(-count // columns)
@@ -92,13 +97,15 @@ def equal_parts(part: Rectangle, count: int) -> tuple[Rectangle, ...]:
 
 
 def moved(rectangle: Rectangle, source: Rectangle, target: Rectangle) -> Rectangle:
-    """A rectangle of one part at the same place of another."""
+    """Move a rectangle from one part to the same position in another."""
     x, y = rectangle.x + target.x - source.x, rectangle.y + target.y - source.y
     return Rectangle(x, y, rectangle.width, rectangle.height)
 
 
 def pes_needed(demands: Demands, part: Rectangle) -> int:
-    """PEs in whole columns of `part` that hold the layers' memory: maybe more than there are."""
+    """Return the PEs in whole columns of `part` that hold the layers' memory; may exceed the part.
+    part.
+    """
     areas = demands.areas(0.0)
     return part.height * min(
         int(_widths(areas, cut, part.height).sum()) for cut in _cuts(areas, part.height)
@@ -106,9 +113,9 @@ def pes_needed(demands: Demands, part: Rectangle) -> int:
 
 
 def arrange(demands: Demands, wires: Sequence[Wire], part: Rectangle) -> tuple[Rectangle, ...]:
-    """A rectangle of `part` for each layer, no two of which overlap.
+    """Return a rectangle of `part` for each layer, without overlaps.
 
-    Raises: ValueError when the layers' memory does not fit, see `pes_needed`
+    Raises: ValueError if the layers' memory does not fit, see `pes_needed`
     """
     bound = demands.rate_bound(part.pes)
     cuts = [cut for rate in (0.0, bound) for cut in _cuts(demands.areas(rate), part.height)]
@@ -127,16 +134,18 @@ def arrange(demands: Demands, wires: Sequence[Wire], part: Rectangle) -> tuple[R
 
 
 def wire_length(plan: Sequence[Rectangle], wires: Sequence[Wire]) -> float:
-    """Columns and rows between the centres of connected layers, added up."""
+    """Return the sum of the distances between centres of connected layers, along columns and rows.
+    rows.
+    """
     centres = [(r.x + r.width / 2, r.y + r.height / 2) for r in plan]
     pairs = [(centres[wire.source], centres[wire.target]) for wire in wires]
     return sum(abs(x1 - x0) + abs(y1 - y0) for (x0, y0), (x1, y1) in pairs)
 
 
 def _cuts(areas: Integers, height: int) -> list[Cut]:
-    """Cuts into 1, 2, … strips of about equal area, and one strip a layer.
+    """Yield cuts into 1, 2, … strips of about equal area, and one strip per layer.
 
-    A layer that is larger than a strip gets one to itself. None has more layers than rows.
+    A layer larger than a strip gets one for itself. No strip has more layers than rows.
     """
     total, centres = int(areas.sum()), np.cumsum(areas) - areas // 2
     every = np.arange(len(areas))
@@ -149,7 +158,7 @@ def _cuts(areas: Integers, height: int) -> list[Cut]:
 
 
 def _widths(areas: Integers, cut: Cut, height: int) -> Integers:
-    """The least width of each strip at which the rows of its layers fit its height."""
+    """Return the minimum width of each strip at which the rows of its layers fit its height."""
     counts = np.diff([*cut, len(areas)])
     total = np.add.reduceat(areas, cut)
     low, high = _ceil(total, height), _ceil(total, np.maximum(height - counts, 1))
@@ -179,14 +188,15 @@ def _largest_rate(demands: Demands, cut: Cut, part: Rectangle, bound: float) -> 
 
 
 def _in_strips(areas: Integers, cut: Cut, part: Rectangle) -> tuple[Rectangle, ...]:
-    """The rectangles, down the first strip, up the second and so on."""
+    """Return the rectangles, down the first strip, up the second and so on."""
     found, x = [], part.x
     widths = _widths(areas, cut, part.height).tolist()
     for index, (first, end) in enumerate(pairwise((*cut, len(areas)))):
         width, row = widths[index], 0
         for area in areas[first:end].tolist():
             height = -(-area // width)
-            # Every other strip upwards: the last layer of one lies beside the first of the next.
+            # Every other strip is upwards, so that the last layer of one is next to the first of
+            # the next.
             y = row if index % 2 == 0 else part.height - row - height
             found.append(Rectangle(x, part.y + y, width, height))
             row += height

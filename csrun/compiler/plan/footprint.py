@@ -1,9 +1,9 @@
-"""Layers on the wafer: what each keeps there, and the part of the fabric that it gets for it.
+"""Memory of layers on the wafer, and the part of the fabric that they get for it.
 
-In a pipeline each layer has PEs of its own, which hold its copies of the weights (gradients and
-optimizer state are as large) and the buffers of all minibatches in flight, those of norms after
-it, too; in weight streaming layers have the whole wafer in turn. Replicas of a pipeline lie in
-equal parts of the fabric, the layers of each in the same places.
+In a pipeline each layer has its own PEs, which hold its copies of the weights (gradients and
+optimizer state are as large) and the buffers of all minibatches in flight, including those of norms
+after it. In weight streaming layers use the whole wafer in turn. Replicas of a pipeline are equal
+parts of the fabric with the same layout.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,11 @@ WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Footprint:
-    """The layers of a model on a system; `alive` are the buffers of one minibatch.
+    """Layers of a model on a system; `alive` are the buffers of one minibatch.
 
-    home_of: where in the order of layers the one is that an array lives with; weight_copies: how
-    many arrays of the size of its weights a layer keeps; wires: which layers read from which.
+    home_of: index in the order of layers of the layer that an array belongs to.
+    weight_copies: number of arrays of the size of its weights that a layer stores.
+    wires: which layers read from which.
     """
 
     layers: tuple[Layer, ...]
@@ -44,7 +45,7 @@ class Footprint:
     wires: tuple[Wire, ...]
 
     def layer_bytes(self, alive: Sequence[Life]) -> list[int]:
-        """Bytes that each layer of a replica keeps on the wafer."""
+        """Return the bytes that each layer of a replica stores on the wafer."""
         buffers: list[list[Life]] = [[] for _ in self.layers]
         for life in alive:
             buffers[self.home_of[life.array.name]].append(life)
@@ -55,9 +56,9 @@ class Footprint:
         ]
 
     def needed_bytes(self, alive: Sequence[Life]) -> int:
-        """Memory of all PEs that a pipeline takes at least; 0 where layers share the wafer.
+        """Return the minimum memory of a pipeline, over all PEs; 0 if layers share the wafer.
 
-        With replicas: the share that one takes of its part, of the whole wafer.
+        With replicas: the share of one replica in its part, scaled to the whole wafer.
         """
         if not self._is_pipeline:
             return 0
@@ -65,7 +66,7 @@ class Footprint:
         return pes_needed(self._demands(alive), own) * self.options.system.sram_bytes // own.pes
 
     def floor_plan(self, alive: Sequence[Life]) -> tuple[Region, ...]:
-        """A region for each layer of each replica, for a model that fits."""
+        """Return a region for each layer of each replica, for a model that fits."""
         names = [layer.name for layer in self.layers]
         first, *_ = parts = self._parts
         if not self._is_pipeline:
@@ -95,7 +96,7 @@ class Footprint:
 
 
 def footprint(layout: Layout, store: StoreLayout, options: CompileOptions) -> Footprint:
-    """Find each array's home, and the wires, by following the kernels."""
+    """Find each array's layer, and the wires, from the kernels."""
     places = {layer.name: place for place, layer in enumerate(layout.layers)}
     layers = layout.layers or (WITHOUT_WEIGHTS,)
     homes = homes_of(layout.kernels, with_matrices(layout.parameters), layers[0].name)
@@ -115,9 +116,9 @@ def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
 
 
 def _weight_copies(store: StoreLayout, options: CompileOptions) -> float:
-    """Weights, gradients, optimizer state, and the gradients of a later minibatch.
+    """Count weights, gradients, optimizer state, and the gradients of a later minibatch.
 
-    In mixed precision there are the weights as words, too, and all gradients that the wafer writes
+    In mixed precision there are also the weights as words, and all gradients that the wafer writes
     are words.
     """
     words = 0.0 if store.words_offset is None else 0.5

@@ -1,8 +1,9 @@
-"""Order of a step's gradients in weight streaming: which are computed last.
+"""Order of a step's last gradients in weight streaming.
 
-Reverse mode ends with those of the group that the next step begins with: it would wait for their
-update. The gradients of the visit before are read by nobody but MemoryX. They are made after the
-first group's, which is updated meanwhile, and are updated themselves while the next step begins.
+Reverse mode ends with the gradients of the group that the next step begins with, which would wait
+for its update. The gradients of the visit before are only read by MemoryX. They are therefore
+computed after the first group's, which is updated meanwhile; they are updated themselves while the
+next step begins.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,11 @@ from csrun.compiler.plan.visits import UseOf, runs_of
 
 
 def first_group_before_last(kernels: Sequence[Kernel], use_of: UseOf) -> Sequence[Kernel]:
-    """The kernels of a step in that order, if the last visits allow for it, or as they are.
+    """Return the kernels of a step in that order if its last visits allow it, else unchanged.
 
-    They do where the visit before the last one has gradients that kernels of their own make. What
-    another kernel makes next to something else, as a bias's, stays: then the group's gradients are
-    of two visits, and have a place of their own in the window.
+    They do if separate kernels compute gradients of the second last visit. Gradients that a kernel
+    computes with something else, such as a bias's, stay: the group's gradients then belong to two
+    visits, and have a separate place in the window.
     """
     runs = runs_of(kernels, use_of)
     if len(runs) < 3 or _groups(runs[0], use_of) != _groups(runs[-1], use_of):
@@ -28,7 +29,7 @@ def first_group_before_last(kernels: Sequence[Kernel], use_of: UseOf) -> Sequenc
     others = [kernel for kernel in before if not _makes_gradients_alone(kernel)]
     if not (late and others):
         return kernels
-    # What late kernels read must still be there when they run after the others.
+    # Inputs of late kernels must still be valid when they run after the others.
     if before[0].phase is not Phase.BACKWARD or _is_changed(before, last):
         return kernels
     return [*chain.from_iterable(earlier), *others, *last, *late]
@@ -44,7 +45,7 @@ def _makes_gradients_alone(kernel: Kernel) -> bool:
 
 
 def _is_changed(before: Sequence[Kernel], last: Sequence[Kernel]) -> bool:
-    """Return whether others write what late kernels have read in their old places."""
+    """Return whether others overwrite what late kernels have read at their old positions."""
     read: set[str] = set()
     for kernel in before:
         if _makes_gradients_alone(kernel):

@@ -1,10 +1,10 @@
-"""Groups: which layers' weights travel together, from the order in which kernels use them.
+"""Grouping of layers whose weights are sent together, from the order in which kernels use them.
 
-While one group is computed on, the next one comes. So layers of little weight, in a row, are one
-group, up to a number of bytes, and what is small next to the next group joins that: else the next
-one would have to come in the short time that the small one takes. Groups are cut where scopes are:
-a block of the model that is smaller than a group is not torn. But a model that would be one group
-is two where MemoryX can update the one next to the other's gradients.
+While one group is computed, the next one is sent. Small consecutive layers therefore form a group,
+up to a size, and a group that is small compared with the next one is merged into it: otherwise the
+next one would have to be sent within the short computation of the small one. Groups end at scope
+boundaries, so a block of the model that is smaller than a group is not split. A model that would be
+one group is split in two if MemoryX can update one of them during the other's backward pass.
 
 A layer that is used at several places of a pass, as a tied weight is, is a group of its own:
 whatever joined it would travel as often. So is one whose turn differs between forward and backward.
@@ -17,14 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 
-SMALL_SHARE = 8  # a group of at most an eighth of the next one's bytes joins it
+SMALL_SHARE = 8  # a group of at most an eighth of the next one's bytes is merged into it
 
 Uses = Iterable[frozenset[str]]  # the layers that each kernel of a pass uses, in program order
 
 
 @dataclass(frozen=True)
 class _LayerUnit:
-    """Layers that no group may part: one, or all that a kernel uses at once.
+    """Layers that stay in one group: one, or all that a kernel uses at once.
 
     forward, backward: its turn in each pass, None where it has none; is_revisited: it has several.
     place: of its first layer in the store, counted in layers.
@@ -39,7 +39,7 @@ class _LayerUnit:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The nested scopes of its first layer."""
+        """Nested scopes of its first layer."""
         return tuple(self.layers[0].split("/"))
 
     def joins(self, following: "_LayerUnit") -> bool:
@@ -66,7 +66,7 @@ def group_layers(
     updates_beside: bool = False,
     stored: Sequence[str] = (),
 ) -> list[tuple[str, ...]]:
-    """The groups in the order of their first turn, each with its layers in theirs.
+    """Return the groups in the order of their first use, each with its layers in order.
 
     sizes: the bytes of each layer's weights; group_bytes: of layers in a row that travel together;
     updates_beside: one's update may go beside another's gradients, so there are two where one would
@@ -138,7 +138,7 @@ def _spans(first_of: Mapping[str, str], stored: Mapping[str, int]) -> list[froze
 
 
 def _bound_together(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) -> dict[str, str]:
-    """For each layer the first of those that it is bound to by kernels that use several."""
+    """Return for each layer the first layer of those that kernels use together with it."""
     above = {layer: layer for layer in sizes}
 
     def root(layer: str) -> str:
@@ -154,7 +154,9 @@ def _bound_together(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) ->
 
 
 def _turns(uses: list[frozenset[str]], first_of: Mapping[str, str]) -> dict[str, list[int]]:
-    """The turns of each part in a pass; kernels in a row that use the same one are one turn."""
+    """Return the positions of each part in a pass; consecutive kernels that use it are one
+    position.
+    """
     used = (first_of[next(iter(layers))] for layers in uses if layers)
     turns: dict[str, list[int]] = {}
     for number, (first, _) in enumerate(groupby(used)):
@@ -175,7 +177,7 @@ def _is_one(parts: Run) -> bool:
 
 
 def _packed(parts: Sequence[_LayerUnit], depth: int, group_bytes: int) -> list[Run]:
-    """Runs of up to `group_bytes`, scope by scope; `depth` is the length of the scopes' paths."""
+    """Return runs of up to `group_bytes`, scope by scope; depth: length of the scopes' paths."""
     groups: list[Run] = []
     is_open = False
     for _, run in groupby(parts, key=lambda part: part.path[:depth]):
@@ -197,14 +199,14 @@ def _packed(parts: Sequence[_LayerUnit], depth: int, group_bytes: int) -> list[R
 
 
 def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
-    """Merge small groups into the next one, else into the one before."""
+    """Merge small groups into the next one, else into the previous one."""
 
     def is_small(group: Run, beside: Run) -> bool:
         nbytes = _nbytes(group)
         return nbytes < group_bytes and SMALL_SHARE * nbytes <= _nbytes(beside)
 
     forwards: list[Run] = []
-    # From the last one on, so that several small ones in a row join one and the same.
+    # From the last one on, so that several small ones in a row are merged into the same one.
     for group in reversed(groups):
         if forwards and is_small(group, forwards[0]) and group[-1].joins(forwards[0][0]):
             forwards[0] = [*group, *forwards[0]]
@@ -220,7 +222,7 @@ def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
 
 
 def _halved(group: Run) -> list[Run]:
-    """A group of a training as two, of sizes as equal as can be; as it is, where one were small."""
+    """Split a training's only group into two of about equal size, unless one would be small."""
     cuts = [(group[:at], group[at:]) for at in range(1, len(group))]
     if not cuts or all(part.backward is None for part in group):
         return [group]

@@ -1,8 +1,8 @@
-"""The static memory plan: where in the arena each buffer lies, from when it is alive.
+"""Static memory plan: the offset of each buffer in the arena, from its lifetime.
 
-Buffers whose lives do not overlap share memory. A life is counted in kernels, forward then
-backward; what the host reads after the step lives to its end. What is made again, and not kept
-meanwhile, lives twice in the same place.
+Buffers with disjoint lifetimes share memory. Lifetimes are counted in kernels, forward then
+backward; outputs for the host live to the end of the step. A recomputed value that is not kept has
+two lifetimes at the same offset.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from csrun.executable import Buffer, aligned, nbytes_of
 
 @dataclass
 class Life:
-    """An array and the kernels (their places in the step) between which it must be kept.
+    """An array and its lifetime, as positions of kernels in the step.
 
-    earlier: the same of the times before, when others could have its place in between.
+    earlier: earlier lifetimes, between which other arrays may use its place.
     """
 
     array: Array
@@ -53,14 +53,15 @@ def lives(
     weights: set[str],
     dropped: frozenset[str] = frozenset(),
 ) -> list[Life]:
-    """The lives of all arena arrays of a step; `kept` are those that the host reads after it.
+    """Return the lifetimes of all arena arrays of a step; `kept` are those that the host reads
+    after it.
 
-    A life is that of the base: it begins with the first part that is written, and whoever reads
-    a view of it keeps all of it alive. One of those that are `dropped` begins anew where the kernel
-    that makes it runs again.
+    The lifetime is that of the base: it begins with the first written part, and a reader of any
+    view keeps the whole base alive. An array in `dropped` starts a new lifetime where its kernel
+    runs again.
 
-    Raises: ValueError for an array that is read before anything wrote it, or a name of two arrays,
-        which are compiler bugs.
+    Raises: ValueError for an array that is read before it is written, or a name of two arrays,
+    which are compiler bugs
     """
     found: dict[str, Life] = {}
     maker: dict[str, int] = {}
@@ -88,7 +89,8 @@ def lives(
 
 
 def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
-    """Offsets for all buffers from `base` on, large ones first, each at the lowest free place.
+    """Assign offsets from `base` on to all buffers, large ones first, each at the lowest free
+    offset.
 
     Returns the buffers, in the order of their first use, and the end of the arena.
     Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
@@ -105,18 +107,20 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
 
 
 class _PlacedLives:
-    """Lives that have their place, by its start: a column each, as deep models have thousands."""
+    """Placed lifetimes, sorted by offset; one column per field, since deep models have thousands.
+    thousands.
+    """
 
     def __init__(self, most: int) -> None:
         self._count = 0
         self._columns = np.empty((4, most), np.int64)  # start, end, first, last
 
     def add(self, life: Life, base: int) -> int:
-        """The lowest place from `base` on that is free while an array lives; it is taken."""
+        """Reserve the lowest offset from `base` on that is free during an array's lifetime."""
         start, end, first, last = self._columns[:, : self._count]
         spans = ((first <= stop) & (last >= begin) for begin, stop in life.spans)
         meets = np.logical_or.reduce(list(spans))
-        # Up to where the arrays are that it must not meet, from each of them on.
+        # ends of the arrays that it must not overlap, for each of them
         taken = np.maximum.accumulate(np.concatenate(([base], end[meets])))
         gaps = np.flatnonzero(start[meets] >= taken[:-1] + life.nbytes)
         offset = int(taken[gaps[0]] if len(gaps) else taken[-1])

@@ -7,38 +7,38 @@ A layer on P PEs, alone, with F FLOPs a sample:
     transmission  = sqrt(P) * bytes a second of a link / bytes a sample that cross     pipelined
                     I/O bytes a second * batch / weights' bytes a batch                streaming
 
-A PE does two FLOPs a multiply-add, and weights, gradients and activations travel, at half
-precision, whatever the executor's. Samples flow through a pipelined layer one after the other, so
-that of its PEs no more work than one sample has multiply-adds, M, forward; a small model gains from
-replicas by that. A pipelined layer's activations cross one side of a square of its PEs, as far as
-other layers read them. A streamed layer's weights come in as often as the plan's visits load them:
-in training twice a batch, less often in the last group, more often where they are used at several
-places; their gradients go out once. In micro-batches both is so in each of them, and the fixed time
-besides comes as often.
+A PE does two FLOPs per multiply-add. Weights, gradients and activations are sent at half precision,
+whatever the executor's. Samples flow through a pipelined layer one after the other, so its PEs
+cannot do more work at a time than the multiply-adds, M, of one sample's forward pass; a small model
+gains from replicas for this reason. A pipelined layer's activations cross one side of a square of
+its PEs, as far as other layers read them. A streamed layer's weights are sent as often as the
+plan's visits load them: in training twice per batch, less often for the last group, more often for
+layers used at several places; their gradients are sent once. With micro-batches both happens once
+per micro-batch, and so does the fixed time.
 
 R replicas of a pipelined model work at once, each on 1 / R of the batch: a layer's rates are R
-times those of one replica. In training they sum their gradients in a ring: once a batch,
-2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, besides the
+times those of one replica. In training they sum their gradients in a ring: once per batch,
+2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, in addition to the
 activations.
 
-Several systems, streaming, each compute their share of the batch: a layer's compute is the sum of
-theirs. The I/O of each carries its share of the inputs, and all weights and gradients.
+With several systems, in streaming, each computes its share of the batch: a layer's compute rate is
+the sum of theirs. The I/O of each carries its share of the inputs, and all weights and gradients.
 
-All layers: pipelined, they work at once, and the slowest sets the pace; streaming, they take their
-turns on the whole wafer. A batch costs a fixed time besides.
+All layers: pipelined layers work at once, and the slowest one limits the rate; streamed layers use
+the whole wafer in turn. A batch takes an additional fixed time.
 
     compute       = batch / (batch / pace + overhead)
     transmission  = the smallest of the layers', and of I/O bytes a second * batch / I/O bytes
     samples/s     = the smaller of the two
 
 The I/O carries a batch's inputs and, in streaming, all layers' weights and gradients. Utilization
-is the FLOPs done at the model's samples/s, over the peak of the PEs in question.
+is the FLOPs done at the model's samples/s, divided by the peak of the PEs in question.
 
-What is known of a system is in its site file: PEs, clock, multiply-adds, I/O bandwidth. What is not
-is fitted to published throughput: a constant is the geometric mean of what each row that informs it
-implies by itself. scripts/bench estimates predicts every row from the others.
+A site file has the known properties of a system: PEs, clock, multiply-adds, I/O bandwidth. Unknown
+constants are fitted to published throughput: each is the geometric mean of the values that the
+relevant rows imply individually. scripts/bench estimates predicts every row from the others.
 
-Source: own design; of the ring, Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms
+Source: own design; for the ring, Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,15 +52,15 @@ from csrun.site import System
 #: A link between two PEs, in each direction. The WSE-2's 220 Pb/s (its data sheet) over 850,000
 #: cores, four neighbours, two directions and 1.1 GHz come to 29 bits a cycle: links of 32.
 LINK_BYTES_PER_CYCLE = 4
-HALF_BYTES = 2  # of a number at half precision
+HALF_BYTES = 2  # bytes of a number at half precision
 
 
 @dataclass(frozen=True)
 class Constants:
     """Constants that no data sheet gives.
 
-    efficiency: share of the peak FLOP/s that a layer reaches. batch_overhead_s: what a batch takes
-    besides its layers' work.
+    efficiency: share of the peak FLOP/s that a layer reaches.
+    batch_overhead_s: fixed time of a batch.
     """
 
     efficiency: float
@@ -78,10 +78,10 @@ FITTED = Constants(efficiency=0.199, batch_overhead_s=704e-6)
 class Work:
     """Work of one of the systems, under the options of a compile or a plan.
 
-    The layers' FLOPs and activations are those of `minibatch_size` samples, `input_bytes` the whole
-    batch's; layers count bytes of the executor's numbers, of `itemsize`. `pes` names each layer's
-    PEs in a replica; when it is empty, pipelined layers share the usable PEs by their FLOPs, which
-    no placement beats, and streamed ones have all of them.
+    The layers' FLOPs and activations are those of `minibatch_size` samples, `input_bytes` those of
+    the full batch; layers count bytes of the executor's numbers, of `itemsize`. `pes` has each
+    layer's PEs in a replica; if it is empty, pipelined layers share the usable PEs in proportion to
+    their FLOPs, an upper bound for any placement, and streamed ones have all of them.
     """
 
     layers: Sequence[Layer]
@@ -94,7 +94,7 @@ class Work:
     itemsize: int = HALF_BYTES
 
     def pes_of(self, layer: Layer) -> int:
-        """The PEs of a layer in one replica."""
+        """Return the PEs of a layer in one replica."""
         if self.pes:
             return self.pes[layer.name]
         if self.options.is_streaming:
@@ -103,31 +103,33 @@ class Work:
         return max(int(share * self.system.usable_cores / self.options.replicas), 1)
 
     def working_pes(self, layer: Layer) -> float:
-        """Number of a layer's PEs in one replica that work at a time."""
+        """Return how many of a layer's PEs in one replica work at a time."""
         if self.options.is_streaming:
             return self.pes_of(layer)
-        # Two FLOPs a multiply-add: a sample has no work for more PEs than it has multiply-adds.
+        # Two FLOPs per multiply-add: a sample has no work for more PEs than it has multiply-adds.
         return min(self.pes_of(layer), max(self.per_sample(layer.forward_flops) / 2, 1))
 
     def per_sample(self, of_minibatch: int) -> float:
-        """A minibatch's FLOPs or bytes, of one sample."""
+        """Divide a minibatch's FLOPs or bytes by its samples."""
         return of_minibatch / self.minibatch_size
 
     def link_bytes(self, layer: Layer) -> float:
-        """Bytes that a layer of a replica sends per sample: activations and share of gradients."""
+        """Return the bytes that a layer of a replica sends per sample: activations and share of
+        gradients.
+        """
         gradients = layer.weight_bytes if self.options.run_mode is RunMode.TRAIN else 0
         summed = 2 * (self.options.replicas - 1) * gradients / self.batch_size
         return self.half * (self.per_sample(max(layer.crossing_bytes, 1)) + summed)
 
     def streamed_bytes(self, layer: Layer) -> float:
-        """Bytes of the I/O that a layer's weights and gradients take in a batch."""
+        """Return the I/O bytes of a layer's weights and gradients per batch."""
         if not self.options.is_streaming:
             return 0
         sent = self.options.micro_batches if self.options.run_mode is RunMode.TRAIN else 0
         return self.half * layer.weight_bytes * (layer.loads + sent)
 
     def overhead_s(self, constants: Constants) -> float:
-        """Seconds of a batch besides its layers' work."""
+        """Fixed time of a batch, in seconds."""
         return self.options.micro_batches * constants.batch_overhead_s
 
     @property
@@ -137,7 +139,7 @@ class Work:
 
     @property
     def io_samples_per_sec(self) -> float:
-        """Samples per second that the I/O sustains."""
+        """Rate that the I/O sustains, in samples per second."""
         weights = sum(map(self.streamed_bytes, self.layers))
         nbytes = self.input_bytes / self.options.systems + weights
         return _io_bytes_per_sec(self.system) * self.batch_size / max(nbytes, 1)
@@ -146,7 +148,7 @@ class Work:
 def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
     """Estimate the rate of the system, and of each layer alone."""
     alone = [_LayerRates.of(layer, work, constants) for layer in work.layers]
-    seconds = [1 / layer.compute for layer in alone]  # a sample
+    seconds = [1 / layer.compute for layer in alone]  # per sample
     pace_s = sum(seconds) if work.options.is_streaming else max(seconds, default=0.0)
     compute = 1 / (pace_s + work.overhead_s(constants) / work.batch_size)
     transmission = min([work.io_samples_per_sec, *(layer.transmission for layer in alone)])
@@ -167,7 +169,7 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
 
 @dataclass(frozen=True)
 class _LayerRates:
-    """One layer by itself, in all replicas. Units: flops a sample, rates in samples a second."""
+    """One layer alone, in all replicas. Units: FLOPs per sample, rates in samples per second."""
 
     name: str
     pes: int
@@ -191,7 +193,7 @@ class _LayerRates:
         return cls(layer.name, pes, flops, compute, bandwidth / nbytes)
 
     def estimate(self, rate: float, system: System) -> LayerEstimate:
-        """The layer's line of the report, where a system runs the whole model at `rate`."""
+        """Return the layer's line of the report, if a system runs the whole model at `rate`."""
         return LayerEstimate(
             self.name,
             self.pes,
@@ -203,7 +205,9 @@ class _LayerRates:
 
 
 def _flops(layer: Layer) -> int:
-    """A minibatch's; one for a layer that only moves data, so that its rate is a number."""
+    """Return a minibatch's FLOPs; one for a layer that only moves data, so that its rate is finite.
+    finite.
+    """
     return max(layer.forward_flops + layer.backward_flops, 1)
 
 

@@ -1,8 +1,9 @@
-"""Homes: which layer's PEs each kernel runs on, and what one layer sends to others.
+"""Assignment of kernels to layers' PEs, and the data that one layer sends to others.
 
-A kernel is at home with the layer that it is named after or, where that has no weights, with the
-one whose weights it uses, else with the layer before it. Backward, what uses no weights is where
-its scope was forward. On the fabric of a pipeline a layer without matrices is no home, either.
+A kernel belongs to the layer that it is named after or, if that has no weights, to the layer whose
+weights it uses, else to the layer before it. A backward kernel without weights belongs to the layer
+of its scope in the forward pass. On the fabric of a pipeline a layer without matrices gets no PEs,
+either.
 """
 
 from collections import Counter
@@ -16,10 +17,10 @@ from csrun.executable import Parameter, aligned, nbytes_of
 
 
 def homes_of(kernels: Sequence[Kernel], layer_of: Mapping[str, str], first: str) -> list[str]:
-    """The layer of each kernel, in program order.
+    """Return the layer of each kernel, in program order.
 
-    layer_of: the layers that may be a home, by the names of their parameters; first: that of
-    kernels before any other
+    layer_of: layers that may get PEs, by the names of their parameters.
+    first: layer of kernels before any other.
     """
     layers = {*layer_of.values()}
     of_scope: dict[str, str] = {}
@@ -36,10 +37,10 @@ def homes_of(kernels: Sequence[Kernel], layer_of: Mapping[str, str], first: str)
 
 
 def with_matrices(parameters: Iterable[Parameter]) -> dict[str, str]:
-    """The layers by their parameters' names, without those whose weights are vectors.
+    """Return the layers by their parameters' names, without those whose weights are vectors.
 
-    A norm, or a bias alone, has next to no work: PEs of its own would hold its activations and
-    wait, while the slowest layer of a pipeline wants all that there are.
+    A norm, or a lone bias, has little work: its own PEs would hold activations and idle, while the
+    slowest layer of a pipeline needs as many as possible.
     """
     found = list(parameters)
     matrices = {p.layer for p in found if len(p.shape) > 1}
@@ -47,7 +48,7 @@ def with_matrices(parameters: Iterable[Parameter]) -> dict[str, str]:
 
 
 def touched(kernel: Kernel) -> tuple[list[str], list[str]]:
-    """Parameters whose weights the kernel reads, and those whose gradients it writes."""
+    """Return parameters whose weights the kernel reads, and those whose gradients it writes."""
     written = [a.name for a in kernel.writes if a.name.startswith(GRADIENT)]
     return list(kernel.parameters), [name.removeprefix(GRADIENT) for name in written]
 

@@ -1,12 +1,12 @@
-"""Recomputation: the forward pass of a segment is made again before its backward pass.
+"""Recomputation: the forward pass of a segment runs again before its backward pass.
 
-Between the two the segment's activations are not kept, but for those that other segments read. It
-is another order of visits of the same kernels, so that bits are the same; dropout's masks come
-again, as they are drawn by counters. What the backward pass does not need is not made again.
+In between, the segment's activations are not kept, except those that other segments read. The same
+kernels run in another order, so the bits do not change; dropout masks are drawn from counters, so
+they are equal. Values that the backward pass does not need are not recomputed.
 
-A segment is a scope of nested layers, or several in a row. Which ones is a matter of memory: large
-segments leave little between them, and take much while they are at work. All such cuts are tried,
-and the one that takes the least is taken.
+A segment is a scope of nested layers, or several consecutive ones. Large segments leave little
+memory in use between them, but need more while they are computed. All such cuts are tried, and the
+one with the smallest memory is chosen.
 
 Source: Chen et al. 2016, Training deep nets with sublinear memory cost, section 4
 """
@@ -26,21 +26,21 @@ from csrun.compiler.plan.store_layout import Layout, loads_of
 from csrun.compiler.plan.visits import Function
 from csrun.executable import Visit
 
-DEEPEST = 4  # scopes in scopes, of which a segment is one
+DEEPEST = 4  # nesting levels of scopes at which a model is cut
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Visits of the forward pass in a row, by their places, and the scopes that they are of."""
+    """Consecutive visits of the forward pass, by position, and their scopes."""
 
     name: str
     visits: range
 
 
 def cuts_of(layout: Layout) -> Iterator[tuple[Segment, ...]]:
-    """Ways to cut the forward pass: by scopes of each depth, one or several of them a segment.
+    """Yield cuts of the forward pass: by scopes of each depth, one or several of them per segment.
 
-    The last segment is not among them: its backward pass follows at once.
+    The last segment is excluded, because its backward pass follows at once.
     """
     forward = [f for f in layout.functions if f.kernels[0].phase is Phase.FORWARD]
     paths = [_path(layout, function) for function in forward]
@@ -62,7 +62,7 @@ def cuts_of(layout: Layout) -> Iterator[tuple[Segment, ...]]:
 
 
 def _path(layout: Layout, function: Function) -> tuple[str, ...]:
-    """The scopes of a visit's first layer."""
+    """Return the scopes of a visit's first layer."""
     groups = function.visit.groups
     layer = layout.groups[groups[0]].layers[0] if groups else function.kernels[0].layer
     return tuple(layer.split("/"))
@@ -77,9 +77,10 @@ def _joined(segments: Sequence[Segment]) -> Segment:
 def with_recomputation(
     layout: Layout, micro_batches: int, alive_of: Callable[[Layout], list[Life]]
 ) -> Layout | None:
-    """The layout with the cut that takes the least memory; None where no segment can be made again.
+    """Return the layout with the cut that takes the least memory; None if no segment can be
+    recomputed.
 
-    alive_of: the buffers of a layout
+    alive_of: function from a layout to its buffers.
     """
     found = (recompute(layout, cut) for cut in cuts_of(layout))
     fitting = [each for each in found if each.recomputed]
@@ -90,7 +91,7 @@ def with_recomputation(
 
 
 def recompute(layout: Layout, cut: Sequence[Segment]) -> Layout:
-    """The layout with the segments of a cut that can be made again."""
+    """Return the layout with those segments of a cut recomputed that can be."""
     whole = _with(layout, cut)
     if _is_same(layout, whole):
         return whole
@@ -127,7 +128,7 @@ def _with(layout: Layout, segments: Sequence[Segment]) -> Layout:
 
 
 def _inner(functions: Sequence[Function], segment: Segment) -> set[str]:
-    """The arrays that a segment makes and no other part of the forward pass touches."""
+    """Return the arrays that a segment computes and no other part of the forward pass uses."""
     inner, outer = set[str](), set[str]()
     for number, function in enumerate(functions):
         for kernel in function.kernels:
@@ -139,7 +140,7 @@ def _inner(functions: Sequence[Function], segment: Segment) -> set[str]:
 
 
 def _needed_at(functions: Sequence[Function], segment: Segment, inner: set[str]) -> int:
-    """The first visit of the backward pass that touches what a segment has made, or updates it."""
+    """Return the first visit of the backward pass that uses a segment's values, or updates them."""
     own = {group for number in segment.visits for group in functions[number].visit.groups}
     for number, function in enumerate(functions):
         if function.kernels[0].phase is Phase.FORWARD:
@@ -153,7 +154,7 @@ def _needed_at(functions: Sequence[Function], segment: Segment, inner: set[str])
 def _needed(
     functions: Sequence[Function], segment: Segment, inner: set[str], at: int
 ) -> dict[int, list[Kernel]]:
-    """The kernels of a segment, by visit, that make what later visits read of it."""
+    """Return the kernels of a segment, by visit, whose results later visits read."""
     wanted = {a.name for f in functions[at:] for k in f.kernels for a in k.reads} & inner
     found: dict[int, list[Kernel]] = {}
     for number in reversed(segment.visits):
@@ -166,7 +167,7 @@ def _needed(
 
 
 def _writes_gradients(kernels: dict[int, list[Kernel]]) -> bool:
-    """Return whether they write to gradients, as the kernels of a state's next value do."""
+    """Return whether they write to gradients, as kernels of a state's next value do."""
     written = (array.name for kernel in chain(*kernels.values()) for array in kernel.writes)
     return any(name.startswith(GRADIENT) for name in written)
 
@@ -177,10 +178,10 @@ def _visit(visit: Visit, kernels: Sequence[Kernel], group_of: dict[str, int]) ->
 
 
 def _is_same(layout: Layout, other: Layout) -> bool:
-    """Return whether each kernel reads what the same kernels have written, in both orders.
+    """Return whether each kernel reads the results of the same kernels in both orders.
 
-    A weight is read before its update. What a kernel has written over, be it in the segment or
-    after it, cannot be made again from there.
+    A weight is read before its update. A value that a kernel has overwritten, in the segment or
+    after it, cannot be recomputed from.
     """
     first: dict[str, int] = {}
     for kernel in layout.kernels:
@@ -191,7 +192,7 @@ def _is_same(layout: Layout, other: Layout) -> bool:
         return False
     updated: set[int] = set()
     for function in other.functions:
-        # A forward pass after the update would compute with the new weights.
+        # A forward pass after the update would use the new weights.
         if updated.intersection(function.visit.groups):
             return False
         updated.update(function.visit.completes)
@@ -201,7 +202,9 @@ def _is_same(layout: Layout, other: Layout) -> bool:
 def _seen(
     kernels: Sequence[Kernel], first: dict[str, int]
 ) -> Iterator[tuple[Kernel, tuple[int, ...]]]:
-    """Each kernel with what it finds in its arrays: a number for the kernels that have written."""
+    """Return each kernel with the contents of its arrays, as numbers for the kernels that wrote
+    them.
+    """
     state: dict[str, int] = {}
     for kernel in kernels:
         names = [a.name for a in kernel.reads if not (a.is_weight or a.name.startswith(INPUT))]

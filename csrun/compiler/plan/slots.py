@@ -1,11 +1,11 @@
-"""Weight slots of the groups on the wafer, placed so that the next groups fit next to them; and the
-window of gradients, where MemoryX has those that come next.
+"""Weight slots of the groups on the wafer, and the window of gradients in the store.
 
-Groups whose visits follow each other lie apart. Where the slots take no more than the two largest
-neighbours need, the one lies at their front, the other at their end; a group that is visited among
-several others may have neighbours at both ends, and lies between, or where it must wait for its
-turn to come in. Where there are more bytes, up to twice the largest group, they are a ring: a group
-comes where the one lies whose visits are the farthest, in bytes that are used between.
+Slots are placed so that the next groups fit next to the current one; the window holds gradients
+that MemoryX applies next. Groups of consecutive visits do not overlap. If the slots are no larger
+than the two largest neighbours need, one of them is at the front and the other at the end; a group
+with neighbours at both ends is in between, or has to wait before it is sent. With more space, up to
+twice the largest group, the slots are a ring: a group overwrites the one whose visits are farthest,
+in bytes used in between.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,16 +18,17 @@ import numpy as np
 
 from csrun.executable import Visit
 
-AHEAD_BYTES = 64 << 20  # of weights that come while the largest group is computed on
+AHEAD_BYTES = 64 << 20  # bytes of weights that are prefetched during the largest group
 
 
 def place_groups(
     sizes: Sequence[int], order: Sequence[int], ahead_bytes: int = 0
 ) -> tuple[list[int], int]:
-    """The offset of each group, and the length of all slots.
+    """Return the offset of each group, and the size of all slots.
 
-    sizes: bytes of each group; order: the groups in the order of a step's visits. ahead_bytes: that
-    much is to fit next to the largest group, or another one as large
+    sizes: size of each group.
+    order: groups in the order of a step's visits.
+    ahead_bytes: space for prefetched weights next to the largest group, or another one as large.
     """
     beside: list[set[int]] = [set() for _ in sizes]
     for group, following in pairwise(order):
@@ -44,11 +45,12 @@ def place_groups(
 
 
 def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list[int | None], int]:
-    """The offset of each group's gradients, None where it has none, and the length of the window.
+    """Return the offset of each group's gradients, None without gradients, and the size of the
+    window.
 
-    Gradients that one visit writes and completes lie apart from those before and after them: the
-    wafer writes the ones while MemoryX updates by the others. Those that stay for more visits, or
-    come together with others, have a place for themselves.
+    Gradients that one visit writes and completes do not overlap with those before and after them:
+    the wafer writes one while MemoryX applies the others. Gradients of several visits, or completed
+    together with others, have their own place.
     """
     visited = Counter(group for visit in visits for group in visit.gradients)
     order = [
@@ -70,7 +72,7 @@ def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list
 def _placed(
     sizes: Sequence[int], order: Sequence[int], beside: Sequence[set[int]], length: int
 ) -> tuple[list[int], int]:
-    """Offsets at the ends of slots of a length, and how many groups lie over a neighbour."""
+    """Return offsets at the ends of slots of a size, and how many groups overlap a neighbour."""
     offsets: dict[int, int] = {}
     at_end, conflicts = True, 0
     for group in order:
@@ -94,7 +96,7 @@ def _placed(
 
 
 def _in_ring(sizes: Sequence[int], order: Sequence[int], length: int) -> tuple[list[int], int]:
-    """The same in a ring of a length."""
+    """Return offsets in a ring of a size, and how many groups overlap a neighbour."""
     between = _bytes_between(sizes, order, length)
     offsets: dict[int, int] = {}
     front = conflicts = 0
@@ -110,9 +112,10 @@ def _in_ring(sizes: Sequence[int], order: Sequence[int], length: int) -> tuple[l
 def _farthest(
     size: int, length: int, front: int, taken: Sequence[tuple[int, int, int]]
 ) -> tuple[int, float]:
-    """The offset where a group lies over those that are used farthest from it; and how far.
+    """Return the offset at which a group overlaps those used farthest from it; and the distance.
 
-    front: where the one before ends. taken: starts and ends of others, and the bytes between
+    front: end of the previous group.
+    taken: starts and ends of others, and the bytes in between.
     """
     ends = [place for start, end, _ in taken for place in (end, start - size)]
     places = [o for o in (front, 0, *ends, length - size) if 0 <= o <= length - size]
@@ -123,9 +126,8 @@ def _farthest(
 def _least_between(
     size: int, places: Sequence[int], taken: Sequence[tuple[int, int, int]]
 ) -> dict[int, float]:
-    """For each place the fewest bytes between a group there and one that it would lie over.
-
-    Those near it are written over those far from it, each where it would lie over that one.
+    """Return for each offset the minimum distance in bytes of a group there to those that it
+    overlaps.
     """
     ordered = sorted(set(places))
     least = np.full(len(ordered), inf)
@@ -135,7 +137,7 @@ def _least_between(
 
 
 def _bytes_between(sizes: Sequence[int], order: Sequence[int], most: int) -> list[dict[int, int]]:
-    """For each group those that are visited near it, and how many bytes are at least between."""
+    """Return for each group those visited near it, and the minimum number of bytes in between."""
     found: list[dict[int, int]] = [{} for _ in sizes]
     for place, group in enumerate(order):
         nbytes = 0

@@ -1,4 +1,4 @@
-"""Layers: their places in the store, their groups, and the functions that use them."""
+"""Layout of layers: their places in the store, their groups, and the functions that use them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,10 @@ from csrun.executable import (
 class Layout:
     """The flat regions of the store, and the functions of the program.
 
-    parameters: in the order in which the model made them; layers: in that of their groups;
-    recomputed: segments whose functions are there twice; dropped: names of arrays that these make
-    again, and that are not kept in between
+    parameters: in the order in which the model created them.
+    layers: in the order of their groups.
+    recomputed: segments whose functions occur twice.
+    dropped: names of arrays that these recompute, and that are not kept in between.
     """
 
     parameters: tuple[Parameter, ...]
@@ -49,7 +50,7 @@ class Layout:
 
     @property
     def region_bytes(self) -> int:
-        """Length of a flat region."""
+        """Size of a flat region."""
         return sum(group.nbytes for group in self.groups)
 
     @property
@@ -65,7 +66,7 @@ def lay_out(
     updates_beside: bool = False,
     stored: Sequence[str] = (),
 ) -> Layout:
-    """Cut the layers into groups of about `group_bytes`, and the kernels into visits of them.
+    """Group the layers by about `group_bytes`, and split the kernels into visits of groups.
 
     updates_beside: MemoryX makes updates while the wafer computes, each as its gradients come;
     stored: layers of the store that the program uses, in their order there
@@ -111,15 +112,15 @@ def lay_out(
 
 
 def loads_of(visits: Sequence[Visit]) -> Counter[int]:
-    """Count the loads of each group per step, without those that find it resident."""
+    """Count the loads of each group per step, excluding those that find it resident."""
     groups = [frozenset(visit.groups) for visit in visits if visit.groups]
-    # A group that the visit before has used is in its slot yet.
+    # A group that the previous visit used is still in its slot.
     before = [frozenset[int](), *groups]
     return Counter(group for own, held in zip(groups, before, strict=False) for group in own - held)
 
 
 def nbytes_of_parameter(parameter: Parameter) -> int:
-    """Bytes that a parameter takes in a flat region."""
+    """Return the size of a parameter in a flat region."""
     return aligned(nbytes_of(parameter.shape, parameter.dtype))
 
 
@@ -152,7 +153,7 @@ def _in_halves(group: Group, operations: Mapping[str, Sequence[StoredOp]]) -> Gr
 
 
 def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
-    """Parameters by name, one after the other."""
+    """Place parameters one after the other; return them by name."""
     offsets = accumulate(map(_nbytes, operations), initial=0)
     return {
         op.symbol.data: _parameter(op, offset)
@@ -161,7 +162,9 @@ def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
 
 
 def _check_parts(parameters: Sequence[Parameter]) -> None:
-    """A checkpoint has the parts of a tensor as one: they lie so in the store."""
+    """Check that the shards of a tensor, which a checkpoint has as one, are adjacent in the store.
+    store.
+    """
     ends: dict[str, int] = {}
     for p in parameters:
         if p.part is not None:

@@ -1,8 +1,8 @@
-"""Visits: the kernels of a step cut into the functions that the wafer calls, in program order.
+"""Visits: the kernels of a step split into functions that the wafer calls, in program order.
 
-A function is the kernels in a row that use the weights, or write the gradients, of one group; what
-uses none stands with the kernel before it. Forward and backward are functions of their own, so that
-a pipeline can do something else between them.
+A function has consecutive kernels that use the weights, or write the gradients, of one group;
+kernels without a group belong to the kernel before them. Forward and backward are separate
+functions, so that a pipeline can schedule something between them.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from csrun.executable import Visit
 
 @dataclass(frozen=True)
 class GroupUse:
-    """The groups whose weights a kernel reads, and those whose gradients it writes."""
+    """Groups whose weights a kernel reads, and those whose gradients it writes."""
 
     weights: frozenset[int] = frozenset()
     gradients: frozenset[int] = frozenset()
@@ -35,7 +35,7 @@ UseOf = Callable[[Kernel], GroupUse]
 
 @dataclass(frozen=True)
 class Function:
-    """Description of one function of the program, and of its contents."""
+    """One function of the program, and its contents."""
 
     visit: Visit
     kernels: tuple[Kernel, ...]
@@ -44,9 +44,10 @@ class Function:
 def functions_of(
     kernels: Sequence[Kernel], use_of: UseOf, trained: frozenset[int]
 ) -> tuple[Function, ...]:
-    """The functions of a step; groups in `trained` are updated once their gradients are complete.
+    """Return the functions of a step; groups in `trained` are updated once their gradients are
+    complete.
 
-    A group is complete after the last visit that uses it, and not before the loss is there.
+    A group is complete after the last visit that uses it, but not before the loss is computed.
     """
     runs = runs_of(kernels, use_of)
     uses = [[use_of(kernel) for kernel in run] for run in runs]
@@ -72,14 +73,14 @@ def functions_of(
 
 
 def with_frees(functions: Sequence[Function], last_use: dict[str, int]) -> tuple[Visit, ...]:
-    """The visits, each with the buffers that it frees.
+    """Return the visits, each with the buffers that it frees.
 
-    last_use: the place, among all kernels of the step, of the last one that needs a buffer
+    last_use: position, among all kernels of the step, of the last one that needs a buffer.
     """
     number_of = [n for n, function in enumerate(functions) for _ in function.kernels]
     freed: list[list[str]] = [[] for _ in functions]
     for name, place in last_use.items():
-        if place < len(number_of):  # what the host reads is never free
+        if place < len(number_of):  # outputs for the host are never freed
             freed[number_of[place]].append(name)
     return tuple(
         msgspec.structs.replace(function.visit, frees=tuple(names))
@@ -88,7 +89,7 @@ def with_frees(functions: Sequence[Function], last_use: dict[str, int]) -> tuple
 
 
 def runs_of(kernels: Sequence[Kernel], use_of: UseOf) -> list[list[Kernel]]:
-    """The kernels in rows, each with what one visit calls."""
+    """Return runs of kernels, each with the groups of one visit."""
     runs: list[list[Kernel]] = []
     held: frozenset[int] = frozenset()
     for kernel in kernels:
@@ -111,7 +112,7 @@ def _writes_loss(kernel: Kernel) -> bool:
 
 
 def _names(calls: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:
-    """Phase and group, and which time it is when that is not the first."""
+    """Return names from phase and group, with a number after the first visit."""
     names, times = [], Counter[str]()
     for phase, groups in calls:
         name = "_".join([str(phase), *map(str, groups)])

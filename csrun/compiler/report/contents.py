@@ -1,4 +1,4 @@
-"""Contents of compile_report.html, from a plan and its passes; the layout is in `page/`."""
+"""Contents of compile_report.html, from a plan and its passes; `page/` has the layout."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ from csrun.executable.plan import PREFETCH_BYTES
 from csrun.site.site import System
 
 MISSING = "-"
-COLOURS = 8  # those of page.css
+COLOURS = 8  # the same as in page.css
 
 
 @dataclass(frozen=True)
 class GeneratedKernel:
-    """A kernel made for operators that the library has none for."""
+    """A kernel generated for operators without a library kernel."""
 
     name: str
     layer: str
@@ -41,9 +41,9 @@ class GeneratedKernel:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer with what was decided and expected of it. index: from 1, in plan order.
+    """A layer with its placement and estimate. index: from 1, in plan order.
 
-    pes: of all replicas; None where the layer has no place.
+    pes: of all replicas; None if the layer has no place.
     """
 
     index: int
@@ -59,7 +59,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the layers' table: what it sorts by (None: nothing there), how that reads."""
+    """Column of the layers' table: sort key (None: empty cell), and displayed text."""
 
     title: str
     value: Callable[[LayerRow], Any]
@@ -72,12 +72,12 @@ class Column:
         return MISSING if value is None else self.read(value)
 
     def sum(self, rows: Sequence[LayerRow]) -> str:
-        """Entry for a block."""
+        """Return the entry for a block."""
         return self.read(sum(self.value(row) or 0 for row in rows)) if self.adds_up else ""
 
 
 def _precision(plan: Plan) -> str:
-    """Type of arithmetic, and of what is stored."""
+    """Return the types of arithmetic and of stored values."""
     if plan.storage is None:
         return plan.precision
     return f"{plan.precision}, stored in 16 bits: {plan.storage.text}"
@@ -85,7 +85,7 @@ def _precision(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole page. kernels, program: the texts of kernels.txt and program.py."""
+    """The whole page; kernels, program: texts of kernels.txt and program.py."""
 
     plan: Plan
     system: System
@@ -96,7 +96,7 @@ class Report:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts on the compiled model and its target."""
+        """Facts about the compiled model and its target."""
         plan, system = self.plan, self.system
         share = plan.batch_size // plan.systems
         facts = {
@@ -120,7 +120,7 @@ class Report:
 
     @property
     def expected(self) -> dict[str, str]:
-        """The estimate of the whole."""
+        """Estimate of the whole model."""
         estimate = self.plan.estimate
         return {
             "Samples/s": count(estimate.samples_per_sec),
@@ -154,7 +154,7 @@ class Report:
 
     @cached_property
     def largest_nbytes(self) -> int:
-        """The memory of what has the longest bar, a layer or a block; 1 when none has any."""
+        """Memory of the longest bar, a layer's or a block's; 1 if all are empty."""
         sums = [
             sum(row.nbytes for row in fold.members)
             if fold.name
@@ -165,7 +165,7 @@ class Report:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the layers' table in which there is anything."""
+        """Columns of the layers' table that are not empty."""
         side_by_side = self.plan.mode is ExecutionMode.PIPELINED
         cores = self.system.usable_cores
         placed = (
@@ -177,7 +177,7 @@ class Report:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """The number of each kind of kernel's colour."""
+        """Color index of each kind of kernel."""
         kinds = dict.fromkeys(layer.kernel for layer in self.plan.layers)
         return {kind: index % COLOURS for index, kind in enumerate(kinds)}
 
@@ -188,17 +188,18 @@ class Report:
 
     @property
     def stream(self) -> GroupStream | None:
-        """Timeline of the groups of weights; None where the weights stay on the wafer."""
+        """Timeline of the groups of weights; None if the weights stay on the wafer."""
         streaming = self.plan.is_streaming
         return stream_of(self.plan) if streaming else None
 
     @property
     def drawings(self) -> tuple[Drawing, ...]:
-        """The floor plan of a pipeline; of several replicas, one of them enlarged as well."""
+        """Floor plan of a pipeline; of several replicas, one of them enlarged as well."""
         if self.stream is not None or not self.plan.floor_plan:
             return ()
         fabric = Rectangle(0, 0, self.system.fabric_width, self.system.fabric_height)
-        alone = self.plan.replicas == 1  # of several, a name next to it would stand there as often
+        # of several replicas, a name next to each would be repeated too often
+        alone = self.plan.replicas == 1
         whole = draw("The fabric, to scale", self._spots(), fabric, beside=alone)
         if alone:
             return (whole,)
@@ -209,11 +210,11 @@ class Report:
 
     @property
     def prefetch_bytes(self) -> int:
-        """From what size on a group is fetched ahead."""
+        """Size from which a group is prefetched."""
         return PREFETCH_BYTES
 
     def indices(self, group: Group) -> list[int]:
-        """The numbers of a group's rows."""
+        """Return the row numbers of a group."""
         return [self._index_of[layer] for layer in group.layers]
 
     @cached_property
@@ -221,7 +222,7 @@ class Report:
         return {row.layer.name: row.index for row in self.rows}
 
     def _spots(self, replica: int | None = None) -> tuple[Spot, ...]:
-        """The layers of one replica, or of all."""
+        """Return the layers of one replica, or of all."""
         rows = {row.layer.name: row for row in self.rows}
         return tuple(
             self._spot(region, rows[region.layer])

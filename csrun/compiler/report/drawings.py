@@ -1,4 +1,4 @@
-"""Drawings of the page: the floor plan of a pipeline, and the timeline of streamed groups."""
+"""Drawings of the report: floor plan of a pipeline, and timeline of streamed groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +9,16 @@ from csrun.executable import Group, Plan, Rectangle, Visit
 from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.plan import PREFETCH_BYTES
 
-# A floor plan is drawn in units of its labels' height: at 36 of them across, a drawing of 432 px,
-# the narrowest that page.css allows, has letters of 12 px.
+# A floor plan is drawn in units of its label height: with 36 units across, a drawing of 432 px, the
+# minimum in page.css, has letters of 12 px.
 WIDTH = 36.0
 ENLARGED_HEIGHT = 24.0
-GLYPH_WIDTH = 0.6  # an average letter's
+GLYPH_WIDTH = 0.6  # width of an average letter
 LINE_HEIGHT = 1.2
 EDGE = 0.8  # from a line's middle to the border of the drawing
-GAP = 0.7  # between the fabric and what is written next to it
-MOST_BESIDE = 12  # labels; more are no help, and each rectangle is named when it is pointed at
-LONGEST_BESIDE = 22  # letters; of a longer name the end, which says more
+GAP = 0.7  # between the fabric and the labels next to it
+MOST_BESIDE = 12  # labels; more do not help, and each rectangle shows its name on hover
+LONGEST_BESIDE = 22  # letters; of a longer name the end is shown, which is more specific
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Area:
 
     @property
     def end(self) -> tuple[float, float]:
-        """The middle of its right side."""
+        """Middle of its right side."""
         return self.x + self.width, self.y + self.height / 2
 
     @property
@@ -42,7 +42,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Label:
-    """A text in its rectangle, rotated if it fits only upwards, or `beside` the fabric."""
+    """Text in its rectangle, rotated if it only fits vertically, or `beside` the fabric."""
 
     text: str
     x: float
@@ -53,7 +53,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Spot:
-    """A layer's rectangle, to be drawn. names: what may stand in it, best first."""
+    """A layer's rectangle to draw; names: possible labels, best first."""
 
     index: int
     kernel: str
@@ -64,7 +64,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class DrawnRegion:
-    """A rectangle as it is drawn."""
+    """A drawn rectangle."""
 
     spot: Spot
     area: Area
@@ -73,7 +73,7 @@ class DrawnRegion:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A floor plan, or one replica of it, in units of a label's height; `width` of it all."""
+    """Floor plan, or one replica of it, in units of a label's height; `width`: total width."""
 
     title: str
     fabric: Area
@@ -82,7 +82,7 @@ class Drawing:
 
 
 def around(rectangles: Sequence[Rectangle]) -> Rectangle:
-    """The smallest rectangle that holds these."""
+    """Return the smallest rectangle that contains these."""
     x, y = min(r.x for r in rectangles), min(r.y for r in rectangles)
     right, bottom = max(r.x + r.width for r in rectangles), max(r.y + r.height for r in rectangles)
     return Rectangle(x, y, right - x, bottom - y)
@@ -97,10 +97,11 @@ def draw(
 ) -> Drawing:
     """Draw a part of the fabric to scale, or stretched to a height.
 
-    With `beside`, what has no room for its name is named next to the fabric, unless that is many.
+    With `beside`, a name that does not fit is written next to the fabric, unless there are too
+    many.
     """
     width = WIDTH
-    while True:  # names next to it take of the width, so that fewer fit inside
+    while True:  # labels next to it reduce the width, so that fewer fit inside
         areas = {spot: _scaled(spot.rectangle, part, height, width) for spot in spots}
         small = [spot for spot, area in areas.items() if _inside(spot, area) is None]
         if not beside or len(small) > MOST_BESIDE:
@@ -120,7 +121,7 @@ def draw(
 def _scaled(
     rectangle: Rectangle, part: Rectangle, height: float | None, width: float = WIDTH
 ) -> Area:
-    """Return a rectangle in the scale of a drawing of `width` by `height`."""
+    """Scale a rectangle to a drawing of `width` by `height`."""
     across = width / part.width
     down = across if height is None else height / part.height
     return Area(
@@ -141,7 +142,7 @@ def _inside(spot: Spot, area: Area) -> Label | None:
 
 
 def _length(text: str) -> float:
-    """Length of a text with some margin."""
+    """Return the length of a text with some margin."""
     return GLYPH_WIDTH * (len(text) + 1)
 
 
@@ -150,7 +151,7 @@ def _shortened(name: str) -> str:
 
 
 def _beside(small: Sequence[Spot], areas: Mapping[Spot, Area], fabric: Area) -> dict[Spot, Label]:
-    """Names of small places, each at its place's height, or as near as the others allow."""
+    """Place labels of small rectangles at their height, or as near as the others allow."""
     small = sorted(small, key=lambda spot: areas[spot].end[1])
     rows: list[float] = []
     for spot in small:
@@ -177,7 +178,7 @@ class Arrival(StrEnum):
 class GroupStop:
     """A group's part in one of a step's visits.
 
-    ahead: how many stops before it the group began to come.
+    ahead: number of stops before it at which the transfer began.
     """
 
     function: str
@@ -187,7 +188,7 @@ class GroupStop:
 
 
 def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[GroupStop, ...]:
-    """A step after the first one, as the wafer's weight slots serve it."""
+    """Simulate the wafer's weight slots during a step after the first one."""
     following = fetches(groups, [visit.groups for visit in visits], PREFETCH_BYTES)
     held: frozenset[int] = frozenset()
     found: list[GroupStop] = []
@@ -217,10 +218,10 @@ def _stop(visit: Visit, group: int, held: frozenset[int], ahead: int) -> GroupSt
 
 @dataclass(frozen=True)
 class Stay:
-    """A group in the weight slots, from a stop to a stop; they count from 1.
+    """A group in the weight slots, from one stop to another; stops count from 1.
 
-    ahead: so many stops, from `first` on, it comes while others are computed on. lane: a row of the
-    drawing, from 0 on, which is free meanwhile.
+    ahead: number of stops, from `first` on, during which it is prefetched.
+    lane: row of the drawing, from 0, which is free meanwhile.
     """
 
     group: int
@@ -232,37 +233,37 @@ class Stay:
 
 @dataclass(frozen=True)
 class GroupStream:
-    """The groups of a streaming plan on their way through a step."""
+    """Groups of a streaming plan during a step."""
 
     groups: tuple[Group, ...]
     stops: tuple[GroupStop, ...]
 
     @cached_property
     def stays(self) -> tuple[Stay, ...]:
-        """Occupancy of the slots, by the visit at which a group comes."""
+        """Occupancy of the slots, by the visit at which a group arrives."""
         stays: list[Stay] = []
         for number, stop in enumerate(self.stops, 1):
             earlier = [i for i, stay in enumerate(stays) if stay.group == stop.group]
             if stop.arrival is Arrival.KEPT and earlier:
                 stays[earlier[-1]] = replace(stays[earlier[-1]], last=number)
             else:
-                kept = stop.arrival is Arrival.KEPT  # since the step before
+                kept = stop.arrival is Arrival.KEPT  # since the previous step
                 first = 1 if kept else number - stop.ahead
                 stays.append(Stay(stop.group, first, number, stop.ahead))
         return _in_lanes(stays)
 
     @property
     def lanes(self) -> int:
-        """Rows that the drawing needs."""
+        """Number of rows that the drawing needs."""
         return 1 + max((stay.lane for stay in self.stays), default=0)
 
     def arrivals(self, group: Group) -> tuple[GroupStop, ...]:
-        """The visits of a group, and how it comes for each."""
+        """Return the visits of a group, and its state at each."""
         return tuple(stop for stop in self.stops if stop.group == group.index)
 
 
 def _in_lanes(stays: Sequence[Stay]) -> tuple[Stay, ...]:
-    """Each in the first lane that is free from its first stop on."""
+    """Assign each to the first lane that is free from its first stop on."""
     free_from: list[int] = []
     found = []
     for stay in sorted(stays, key=lambda stay: stay.first):
@@ -273,5 +274,5 @@ def _in_lanes(stays: Sequence[Stay]) -> tuple[Stay, ...]:
 
 
 def stream_of(plan: Plan) -> GroupStream:
-    """The groups of a plan and their order."""
+    """Return the groups of a plan and their order."""
     return GroupStream(plan.groups, stops(plan.groups, plan.visits))

@@ -18,7 +18,7 @@ from csrun.site import System
 
 
 def work_of(plan: Plan, system: System) -> Work:
-    """Return the work that a compiled model's estimate was made from."""
+    """Return the work that a compiled model's estimate is based on."""
     return Work(
         layers=plan.layers,
         pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
@@ -33,9 +33,10 @@ def work_of(plan: Plan, system: System) -> Work:
 
 @dataclass(frozen=True)
 class Limit:
-    """An estimate explained; `sentence` and `total` read the same in every report.
+    """An explained estimate; `sentence` and `total` are the same in every report.
 
-    arena_bytes: of the wafer's memory, what the plan takes. recomputed: names of segments.
+    arena_bytes: memory of the plan on the wafer.
+    recomputed: names of segments.
     """
 
     work: Work
@@ -46,18 +47,18 @@ class Limit:
 
     @classmethod
     def of(cls, plan: Plan, system: System) -> "Limit":
-        """Limit of a compiled model."""
+        """Return the limit of a compiled model."""
         work = work_of(plan, system)
         return cls(work, plan.estimate, plan.arena_bytes, recomputed=plan.recomputed)
 
     @property
     def sentence(self) -> str:
-        """Sentence on the model's limit, and on what raises the rate."""
+        """Return a sentence on the model's limit, and on what raises the rate."""
         return f"Limited by {self._limit}."
 
     @property
     def total(self) -> str:
-        """Sentence that relates the kernels' rates to the model's."""
+        """Return a sentence that relates the kernels' rates to the model's."""
         whose = (
             "all kernels in sequence" if self.work.options.is_streaming else "the slowest kernel"
         )
@@ -78,7 +79,7 @@ class Limit:
 
     @property
     def micro_batches(self) -> str:
-        """Sentence on micro-batches and their cost; empty for a single one."""
+        """Return a sentence on micro-batches and their cost; empty for a single one."""
         work, options = self.work, self.work.options
         if options.micro_batches == 1:
             return ""
@@ -93,7 +94,7 @@ class Limit:
 
     @property
     def recomputation(self) -> str:
-        """Sentence on recomputation and its cost; empty where there is none."""
+        """Return a sentence on recomputation and its cost; empty without it."""
         if not self.recomputed:
             return ""
         return (
@@ -104,7 +105,7 @@ class Limit:
 
     @property
     def _kernels_s(self) -> float:
-        """Seconds of a batch spent in kernels."""
+        """Return the seconds of a batch spent in kernels."""
         seconds = [1 / layer.compute_samples_per_sec for layer in self.estimate.layers]
         pace_s = sum(seconds) if self.work.options.is_streaming else max(seconds, default=0.0)
         return self.work.batch_size * pace_s
@@ -164,7 +165,7 @@ class Limit:
         return self._link(self._slowest("transmission_samples_per_sec"))
 
     def _slowest(self, rate: str) -> Layer:
-        """The layer with the smallest rate of a kind."""
+        """Return the layer with the smallest rate of a kind."""
         slowest = min(self.estimate.layers, key=attrgetter(rate)).layer
         return next(layer for layer in self.work.layers if layer.name == slowest)
 
@@ -184,7 +185,7 @@ class Limit:
 
     @property
     def _larger_batch(self) -> str:
-        """The remedy, with what it is estimated to bring; or why it is none."""
+        """Return the remedy of a larger batch with its estimated gain, or why it does not help."""
         work, parts = self.work, self.work.options.micro_batches
         if parts > 1:
             return (

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model, which the page folds: h/3 is one row until it is asked."""
+"""Repeated blocks of a model, which the page folds: h/3 is one row until it is expanded."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _NUMBERED = re.compile(r"(?:[^/]+/)*?\d+(?=/)")
 
 @dataclass(frozen=True)
 class Fold(Generic[Item]):
-    """Neighbours in a table: those of a block, or, without a name, some of none."""
+    """Neighbours in a table: those of a block, or, without a name, some outside of blocks."""
 
     name: str | None
     members: tuple[Item, ...]
@@ -22,7 +22,7 @@ class Fold(Generic[Item]):
 def folded(
     items: Sequence[Item], layers_of: Callable[[Item], Sequence[str]]
 ) -> tuple[Fold[Item], ...]:
-    """The items of a table in order, those of each block together; one block is none."""
+    """Group the items of a table by block, in order; a single block is not folded."""
     runs = [
         Fold(name, tuple(run)) for name, run in groupby(items, lambda i: block_of(layers_of(i)))
     ]
@@ -33,6 +33,6 @@ def folded(
 
 
 def block_of(layers: Sequence[str]) -> str | None:
-    """The outermost numbered scope that all layers are in: h/3 of h/3/attn/q and h/3/mlp/up."""
+    """Return the outermost numbered scope of all layers: h/3 for h/3/attn/q and h/3/mlp/up."""
     found = {match and match[0] for match in map(_NUMBERED.match, layers)}
     return found.pop() if len(found) == 1 else None

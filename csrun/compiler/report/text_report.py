@@ -9,9 +9,9 @@ from csrun.compiler.report.limit import Limit
 from csrun.executable import Estimate, LayerEstimate, Parameter, nbytes_of
 
 TEXT_FILE = "compile_report.txt"
-DIGITS = 4  # significant, so that nothing but zero reads as zero
+DIGITS = 4  # significant digits, so that only zero shows as zero
 LABEL_WIDTH = 30
-WIDTH = 100  # of what is prose
+WIDTH = 100  # width of prose
 
 
 def text_report(
@@ -22,9 +22,9 @@ def text_report(
     systems: int = 1,
     kernels: str = "",
 ) -> str:
-    """The whole file: the model and what limits it, a row a layer, and what the two differ by.
+    """Return the report: the model and its limit, a row per layer, and the difference between both.
 
-    And of the parameters the tensors that come in parts. kernels: a sentence on their form.
+    Sharded parameters are listed, too. kernels: a sentence on their form.
     """
     lines = [
         "Estimated Overall Performance",
@@ -103,14 +103,14 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _cells(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Names to the left, numbers to the right."""
+    """Align names to the left, numbers to the right."""
     first, *others = zip(cells, widths, strict=True)
     parts = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
     return f"| {' | '.join(parts)} |"
 
 
 def _number(value: float) -> str:
-    """Without an exponent, with one decimal or as many as four digits need."""
+    """Format without an exponent, with one decimal or as many as four digits need."""
     decimals = DIGITS - 1 - floor(log10(value)) if value else 1
     return f"{value:.{max(decimals, 1)}f}"
 
