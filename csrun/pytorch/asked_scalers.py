@@ -1,6 +1,6 @@
-"""Arguments that PyTorch's scalers of the loss were made with.
+"""Constructor arguments of PyTorch's loss scalers.
 
-One for CUDA disables itself on a machine without, and forgets them.
+A scaler for CUDA disables itself on a machine without CUDA, and drops them.
 """
 
 from functools import wraps
@@ -16,7 +16,7 @@ asked_of: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
 def note_torch_scalers() -> None:
-    """Note what scalers of PyTorch are asked for from here on, which one for CUDA forgets."""
+    """From now on, record the constructor arguments of PyTorch's scalers."""
     original = _Scaler.__init__
     if hasattr(original, "__wrapped__"):
         return
@@ -24,7 +24,7 @@ def note_torch_scalers() -> None:
     @wraps(original)
     def init(this: Any, *args: Any, **kwargs: Any) -> None:
         with catch_warnings():
-            simplefilter("ignore")  # that CUDA is not available
+            simplefilter("ignore")  # the warning that CUDA is not available
             original(this, *args, **kwargs)
         given = signature(original).bind(this, *args, **kwargs)
         given.apply_defaults()

@@ -23,15 +23,15 @@ _CSRUN = tuple(
 _TORCH = f"{Path(torch.__file__).parent}/"
 _NUMPY = f"{Path(np.__file__).parent}/"
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
-# It logs each error that it raises, with a traceback.
+# the logger writes each error that it raises, with a traceback
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 _MACHINERY = frozenset({"contextlib", "functools"})
 
 
 class CaptureError(UsageError):
-    """An error in the user's loop or model, found while a step is recorded.
+    """Error in the user's loop or model, found while a step is recorded.
 
-    layer: of the operator that is refused, where it is known
+    layer: layer of the refused operator, if known.
     """
 
     layer = ""
@@ -48,7 +48,7 @@ def call_for_user(
 
 
 def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | None:
-    """Return PyTorch's error in a recorded step as one with the user's line and layer.
+    """Convert PyTorch's error in a recorded step to one with the user's line and layer.
 
     None for csrun's own errors, for errors of the user's code, and for a bug in csrun, which keeps
     its traceback and gets a note with line and layer.
@@ -72,7 +72,9 @@ def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | N
 
 
 def note_bug(error: BaseException, place: str) -> None:
-    """Add the user's line to an unexpected error, once; OSError, such as a full disk, is no bug."""
+    """Add the user's line to an unexpected error, once; OSError, such as a full disk, is not a bug.
+    bug.
+    """
     if not isinstance(error, OSError) and not hasattr(error, "__notes__"):
         error.add_note(f"{place}csrun failed here, which is a bug in csrun: please report it")
 
@@ -121,14 +123,13 @@ def is_users(file: str) -> bool:
 
 @cache
 def is_installed(file: str) -> bool:
-    """True if a file is of an installed package, whose globals are taken as constant."""
+    """True if a file belongs to an installed package, whose globals are assumed constant."""
     return "/site-packages/" in file or "/dist-packages/" in file
 
 
 def is_users_call(above: int = 2) -> bool:
-    """True if a dispatch mode, or what is so many calls above, was called from the user's code.
-
-    Or from a library's.
+    """True if a dispatch mode, or its caller some levels up, was called from the user's code or a
+    library.
     """
     frame = sys._getframe(above)
     while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""16-bit floating point types in scripts: in a float32 run they mean float32."""
+"""16-bit floating-point types in scripts; in a float32 run they mean float32."""
 
 import logging
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _said: set[str] = set()
 
 
 def say_widened(what: str) -> None:
-    """Log once that 16-bit values are float32. what: has them."""
+    """Log once that 16-bit values are float32. what: subject of the message."""
     if what not in _said:
         _said.add(what)
         log.info(f"{user_line()}: {what} of float16 or bfloat16 is float32, as all arithmetic is")
@@ -27,7 +27,7 @@ _CASTS = (torch.Tensor.half, torch.Tensor.bfloat16)
 def without_halves(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wide: torch.dtype
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return a call of PyTorch's with another type in the place of 16-bit ones. wide: it."""
+    """Replace 16-bit types in a call of PyTorch by `wide`."""
     if func in _CASTS:
         func, args = torch.Tensor.to, (args[0], wide)
     elif any(map(_is_half, args)):
@@ -41,7 +41,7 @@ def without_halves(
 
 
 def is_own_cast(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """True for a call that casts a float to a 16-bit type, which leaves it as it is."""
+    """True for a call that casts a float to a 16-bit type, which has no effect."""
     if func is torch.Tensor.to:
         is_cast = any(map(_is_half, args[1:])) or _is_half(kwargs.get("dtype"))
     else:

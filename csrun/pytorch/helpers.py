@@ -21,13 +21,13 @@ def master_print(*values: Any, **options: Any) -> None:
 
 
 def save(obj: Any, path: str | Path) -> None:
-    """`torch.save`, in the chief only, which has the trained values."""
+    """`torch.save`, only in the chief, which has the trained values."""
     if is_chief(current()):
         torch.save(obj, path)
 
 
 def summarize_scalar(name: str, value: Any) -> None:
-    """Write a value of this step to the event files; this reads it.
+    """Write a value of this step to the event files; this reads the value.
 
     Raises: UsageError outside a Session
     """
@@ -39,7 +39,9 @@ def summarize_scalar(name: str, value: Any) -> None:
 
 
 def step_closure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function to run in the chief, with numbers in place of the loop's tensors."""
+    """Decorate a function to run in the chief, with plain numbers in place of the loop's tensors.
+    tensors.
+    """
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ per micro-batch, and so does the fixed time.
 
 R replicas of a pipelined model work at once, each on 1 / R of the batch: a layer's rates are R
 times those of one replica. In training they sum their gradients in a ring: once per batch,
-2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, in addition to the
+2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, besides the
 activations.
 
 With several systems, in streaming, each computes its share of the batch: a layer's compute rate is

@@ -1,1 +1,1 @@
-"""Automatic mixed precision: the scaler of the loss, PyTorch's own scalers, and autocast."""
+"""Automatic mixed precision: loss scaling, PyTorch's own scalers, and autocast."""

@@ -1,4 +1,4 @@
-"""Autocast in a Session's block: the run's precision decides what is 16 bits wide."""
+"""Autocast in a Session's block: the run's precision determines the 16-bit format."""
 
 import logging
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ _said: set[str] = set()
 
 @contextmanager
 def autocast_as_precision(half: HalfFormat | None) -> Iterator[None]:
-    """Have regions of autocast leave the recorded operators as they are. half: the run's format.
+    """Context manager in which autocast does not change recorded operators; half: the run's format.
 
-    Raises: CaptureError where a region is entered in a float32 run
+    Raises: CaptureError if a region is entered in a float32 run
     """
     enter = torch.autocast.__enter__
 
@@ -43,7 +43,7 @@ def autocast_as_precision(half: HalfFormat | None) -> Iterator[None]:
 
 
 def _say(kind: str, half: HalfFormat) -> None:
-    """Log once which format takes the place of autocast's."""
+    """Log once which format replaces that of autocast."""
     if kind not in _said:
         _said.add(kind)
         log.info(

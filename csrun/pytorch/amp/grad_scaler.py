@@ -1,4 +1,4 @@
-"""Scaler of the loss, in both forms that the original's scripts use.
+"""Loss scaler, in both forms that the original's scripts use.
 
     scaler(loss).backward(); optimizer.step()
 
@@ -6,7 +6,7 @@
     scaler.update()
 
 The program scales the loss where its backward pass begins, and the updates unscale the gradients.
-All that the loop sees is unscaled, so the calls change no tensor of it.
+All values that the loop sees are unscaled, so the calls change no tensors of the loop.
 """
 
 from collections.abc import Mapping
@@ -26,18 +26,21 @@ _DYNAMIC = ("dynamic", "tf_dynamic")
 
 
 class ScaledRun(Protocol):
-    """The run that applies a scaler's rule."""
+    """Run that applies a scaler's rule."""
 
     def scale_state(self) -> ScaleState | None:
         """Return the scale and its counters after the last step; None if none is applied."""
 
 
 class GradScaler:
-    """Scaler of the loss. loss_scale: "dynamic", "tf_dynamic" or a number; None or 1 for none.
+    """Loss scaler.
 
-    The other arguments are constants of the rule; those that are None are the later PyTorch
-    dialect's for the run's format, or with "tf_dynamic" TensorFlow's. init_scale is another name of
-    initial_loss_scale. max_gradient_norm: of the unscaled gradients, which are clipped by it.
+    loss_scale: "dynamic", "tf_dynamic" or a number; None or 1 for no scaling.
+    init_scale: another name of initial_loss_scale.
+    max_gradient_norm: global norm to which the unscaled gradients are clipped.
+
+    The other arguments are constants of the rule. Those that are None have the default of the later
+    PyTorch releases for the run's format, or with "tf_dynamic" TensorFlow's.
 
     Raises: UsageError, with the user's line, for a value out of range
     """
@@ -80,7 +83,7 @@ class GradScaler:
         self.scaling()
 
     def scaling(self, half: HalfFormat | None = None) -> LossScaling | None:
-        """Return the rule for a 16-bit format; None where the loss is not scaled.
+        """Return the rule for a 16-bit format; None if the loss is not scaled.
 
         Raises: UsageError for a constant out of range
         """
@@ -94,12 +97,12 @@ class GradScaler:
         return msgspec.structs.replace(rule, initial=min(rule.maximum, rule.initial))
 
     def first(self, half: HalfFormat | None = None) -> ScaleState:
-        """Return the state that a run begins with."""
+        """Return the initial state of a run."""
         scaling = self.scaling(half)
         return self._loaded or (ScaleState(1.0) if scaling is None else scaling.first)
 
     def applied_by(self, run: ScaledRun) -> None:
-        """Take a run that applies the rule, from whose store the state comes."""
+        """Attach the run that applies the rule, whose store has the state."""
         self._run = run
 
     @property
@@ -113,22 +116,22 @@ class GradScaler:
         return found
 
     def scale(self, outputs: Any) -> Any:
-        """Have the loss of this step scaled, and return it."""
+        """Mark the loss of this step as scaled, and return it."""
         if active:
             active[-1].scale_loss(self)
         return outputs
 
     def unscale_(self, optimizer: Any) -> None:
-        """Leave the gradients of an optimizer, which are unscaled."""
+        """Do nothing: the optimizer's gradients are already unscaled."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the optimizer's `step`; the run skips it where the gradients are not finite."""
+        """Call the optimizer's `step`; the run skips the update if a gradient is not finite."""
         return optimizer.step(*args, **kwargs)
 
     def update(self, new_scale: float | None = None) -> None:
         """Leave the scale to the run's rule.
 
-        Raises: UsageError for a scale of the loop's own
+        Raises: UsageError if the loop sets a scale
         """
         if new_scale is not None:
             raise UsageError(
@@ -143,7 +146,7 @@ class GradScaler:
         return self.first() if found is None else found
 
     def get_scale(self) -> float:
-        """Return the scale of the next step; steps that the loop has made run before."""
+        """Return the scale of the next step, after running all steps so far."""
         return self.state.scale
 
     def is_enabled(self) -> bool:
@@ -155,7 +158,7 @@ class GradScaler:
         return dict(zip(SCALE_KEYS, self.state, strict=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a scale and its counters for a training that has not begun.
+        """Set the scale and its counters before the training begins.
 
         Raises: UsageError for a training that has begun, or other names
         """
@@ -164,7 +167,7 @@ class GradScaler:
         self.begin_at(ScaleState(*(float(state[name]) for name in SCALE_KEYS)))
 
     def begin_at(self, state: ScaleState) -> Self:
-        """Begin with a state. Raises: UsageError for a training that has begun"""
+        """Set the initial state. Raises: UsageError for a training that has begun"""
         if self._run is not None:
             raise UsageError(
                 f"{user_line()}: the state of a GradScaler is loaded after the first step: load it "
@@ -186,7 +189,7 @@ def optimizer_step(
     max_gradient_norm: float | None = None,
     max_gradient_value: float | None = None,
 ) -> None:
-    """Make the backward pass of a loss and the optimizer's step, with scaling and clipping.
+    """Run the backward pass of a loss and the optimizer's step, with scaling and clipping.
 
     Raises: ValueError for both limits, or a negative one
     """

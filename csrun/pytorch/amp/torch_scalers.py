@@ -1,7 +1,7 @@
-"""PyTorch's own scalers of the loss in a Session's block: torch.amp.GradScaler, its subclasses.
+"""PyTorch's own loss scalers in a Session's block: torch.amp.GradScaler and its subclasses.
 
-Each has a GradScaler of csrun's with the constants of torch.amp. One for CUDA is taken as it was
-asked for, although PyTorch disables it on a machine without.
+Each is backed by a GradScaler of csrun's with the constants of torch.amp. A scaler for CUDA is used
+as the script created it, although PyTorch disables it on a machine without CUDA.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,9 +31,9 @@ class _TorchScaler(GradScaler):
 
 
 def _of(theirs: Any) -> GradScaler | None:
-    """Return csrun's scaler of one of PyTorch's; None of one that is disabled.
+    """Return csrun's scaler for one of PyTorch's; None for a disabled one.
 
-    Raises: UsageError for other factors than csrun's
+    Raises: UsageError for unsupported factors
     """
     asked = asked_of.get(theirs, {})
     if not asked.get("enabled", theirs._enabled):
@@ -85,7 +85,9 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def torch_scalers_as_ours() -> Iterator[None]:
-    """Have enabled scalers of PyTorch be csrun's; after the block they have its scale."""
+    """Context manager in which enabled scalers of PyTorch are csrun's; afterwards they have its
+    scale.
+    """
     with ExitStack() as opened:
         for name, method in _METHODS.items():
             opened.enter_context(patch.object(_Theirs, name, _replaced(name, method)))

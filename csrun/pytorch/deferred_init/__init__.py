@@ -1,1 +1,1 @@
-"""Models built without memory, and values of their tensors when they are needed."""
+"""Models built without memory, and initialization of their tensors on demand."""

@@ -80,7 +80,8 @@ class MetaInit(TorchDispatchMode):
             if given or not _makes_floats(func, args, kwargs):
                 return func(*args, **kwargs)
         elif func is torch.ops.aten._local_scalar_dense.default:
-            return value_of(given[0]).item()  # trunc_normal_ decides by it whether to draw again
+            # trunc_normal_ uses it to decide whether to draw again
+            return value_of(given[0]).item()
         return self._without_memory(func, args, kwargs, given)
 
     def _without_memory(self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
@@ -103,7 +104,7 @@ class MetaInit(TorchDispatchMode):
         each = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
         if written or not _is_view(func):
             if not given:
-                kwargs["dtype"] = each[0].dtype  # the default may be another at replay
+                kwargs["dtype"] = each[0].dtype  # the default may differ at replay
             self._tape.add(entry_of(func, args, kwargs, results, state, user_line()), each)
         return results
 
@@ -144,7 +145,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _draw_discarded(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """Draw what the operator would; return the generator's state before it."""
+    """Draw what the operator would draw; return the generator's state before."""
     generator = kwargs.get("generator") or torch.default_generator
     state: torch.Tensor = generator.get_state()
     if args and isinstance(args[0], torch.Tensor):

@@ -58,8 +58,9 @@ class ReadTensor:
 class TapeEntry:
     """An operator that ran; StorageViews and ReadTensors stand for its tensors.
 
-    reads, writes: storages; one that it makes is written. covers: written storages that it
-    overwrites completely. generator: state of the generator before an operator that draws.
+    reads, writes: storages; a created one counts as written.
+    covers: written storages that it overwrites completely.
+    generator: generator state before an operator that draws.
     """
 
     call: Callable[..., Any]
@@ -78,8 +79,8 @@ class Tape:
 
     def __init__(self) -> None:
         self._made: list[TapeEntry] = []
-        self._writers: dict[int, list[int]] = {}  # by storage, the numbers of operators
-        self._last: dict[int, torch.Tensor] = {}  # the tensor that was made or written last
+        self._writers: dict[int, list[int]] = {}  # numbers of operators, by storage
+        self._last: dict[int, torch.Tensor] = {}  # the tensor that was created or written last
         self._versions: dict[int, int] | None = None
 
     def add(self, made: TapeEntry, tensors: Iterable[torch.Tensor]) -> None:
@@ -96,7 +97,7 @@ class Tape:
         self._versions = {storage: x._version for storage, x in self._last.items()}
 
     def forget(self, storage: int) -> None:
-        """Stop watching a storage, whose tensor has got memory."""
+        """Stop watching a storage whose tensor has been allocated."""
         self._last.pop(storage, None)
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -148,7 +149,7 @@ _tapes: dict[int, Tape] = {}  # by the address of a storage, which the tape keep
 
 def address(x: torch.Tensor) -> int:
     """Return the address that identifies a tensor's storage; 0 where there are no bytes."""
-    if x._is_zerotensor():  # autograd's zeros, which PyTorch makes no memory for
+    if x._is_zerotensor():  # autograd's zero tensors, for which PyTorch allocates no memory
         return 0
     if x.layout is not torch.strided:
         return 0

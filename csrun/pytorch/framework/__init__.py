@@ -1,1 +1,1 @@
-"""Scripts of the original's later releases: what they import as `cerebras.framework.torch`."""
+"""Module that scripts of the original's later releases import as `cerebras.framework.torch`."""

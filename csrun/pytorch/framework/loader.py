@@ -1,4 +1,4 @@
-"""The script's DataLoader: a step ends with the calls that it has left."""
+"""The script's DataLoader: each step ends with the calls that were deferred to its end."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ class DataLoader(user.SessionLoader):
         return self.loader
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of a pass; after each, make the calls that its step has left."""
+        """Yield the batches of a pass; after each, make the deferred calls of its step."""
         state = script.state
         open_session(self)
         for batch in super().__iter__():

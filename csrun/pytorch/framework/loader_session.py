@@ -1,4 +1,4 @@
-"""The block in which the script's loop runs: of the model and optimizer that it has given."""
+"""Session block of the script's loop, for the model and optimizer that it has registered."""
 
 from types import TracebackType
 
@@ -13,9 +13,9 @@ from csrun.pytorch.user import SessionLoader
 
 
 class Session(session.Session):
-    """A block in which a loop over a loader runs on the wafer. mode: train or eval.
+    """Block in which a loop over a loader runs on the wafer; mode: train or eval.
 
-    Raises: UsageError where the script has given no model, or no optimizer for a training
+    Raises: UsageError if the script has registered no model, or no optimizer for a training
     """
 
     def __init__(self, dataloader: SessionLoader, mode: str = "train") -> None:
@@ -28,14 +28,14 @@ class Session(session.Session):
         super().__init__(state.model, state.optimizer if mode == "train" else None, mode=mode)
 
     def wait(self) -> None:
-        """Have the script go on after a step of a run that only compiles, until `prepare`."""
+        """In a run that only compiles, let the script continue after a step, until `prepare`."""
         assert isinstance(self._run, Prepared), "the script only compiles"
         self._run.waits = True
 
     def prepare(self, only: Preparation) -> None:
-        """Compile the step that the loop has made, or match its kernels.
+        """Compile the step of the loop, or match its kernels.
 
-        Calls that the step has left are dropped: it has no numbers.
+        Deferred calls of the step are dropped, because it has no values.
         """
         late_calls.clear()
         self._in_block.end_step()

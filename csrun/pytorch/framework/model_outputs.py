@@ -1,4 +1,4 @@
-"""The loss among a model's outputs, and layers that change no number."""
+"""Extraction of the loss from a model's outputs, and an identity layer."""
 
 import logging
 from typing import Any
@@ -23,9 +23,9 @@ def extract_loss(model_outputs: Any) -> Any:
 
 
 class StripPadding(torch.nn.Module):
-    """Identity in the place of a layer that skips padded positions.
+    """Identity in place of a layer that skips padded positions.
 
-    The numbers are the same where the model masks padding anyway.
+    The result is the same if the model masks padding anyway.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Rates of a script's log lines, under the names that its performance record reads."""
+"""Rates in a script's log lines, under the names that its performance record uses."""
 
 from csrun.records import performance
 

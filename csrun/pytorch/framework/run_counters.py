@@ -2,7 +2,7 @@
 
 from csrun.pytorch.run.session_roles import open_run
 
-_BOUND = 0.2  # of the time, as csrun's own record has it
+_BOUND = 0.2  # share of the time, as in csrun's record
 
 
 def metrics_counter_value(name: str) -> float | None:
@@ -26,7 +26,7 @@ def print_metrics_report() -> None:
 
 
 def input_bottleneck() -> str:
-    """Return what held the steps up, as the script's performance record words it."""
+    """Return what limited the steps, in the words of the script's performance record."""
     run = open_run()
     if run is None:
         return "Not Applicable"
@@ -35,16 +35,16 @@ def input_bottleneck() -> str:
 
 
 def locate_csperf_log(pattern: str) -> str | None:
-    """Return where the record of a run is; None where nothing ran."""
+    """Return the path of a run's record; None if nothing ran."""
     return None if open_run() is None else pattern
 
 
 class AssessBottlenecks:
-    """Assessment of a run. record: as of `locate_csperf_log`."""
+    """Assessment of a run; record: path as from `locate_csperf_log`."""
 
     def __init__(self, record: str) -> None:
         self.record = record
 
     def assess_bottleneck_main(self) -> str:
-        """Return what held the steps up."""
+        """Return what limited the steps."""
         return input_bottleneck()

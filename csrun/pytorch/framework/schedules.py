@@ -1,8 +1,8 @@
 """Learning rate schedules of the original, as functions of the step.
 
-Each is registered with the optimizer that it is made with. Several on one follow each other: each
-takes over where the `decay_steps` of those before end, and counts its own steps from there, or,
-with `disable_lr_steps_reset`, goes on with the global step.
+Each is registered with the optimizer that it is created with. Several schedules of one optimizer
+follow each other: each starts after the `decay_steps` of the previous ones, and counts its own
+steps from there or, with `disable_lr_steps_reset`, continues with the global step.
 """
 
 import math
@@ -11,13 +11,15 @@ from typing import Protocol
 
 
 class Scheduled(Protocol):
-    """The optimizer, as a schedule knows it."""
+    """The optimizer, as used by a schedule."""
 
     schedules: list["Schedule"]
 
 
 class Schedule:
-    """A learning rate by the step. decay_steps: where the next one takes over, if there is one."""
+    """Learning rate as a function of the step; decay_steps: step at which the next schedule starts,
+    if any.
+    """
 
     def __init__(
         self, optimizer: Scheduled, decay_steps: int | None, disable_lr_steps_reset: bool
@@ -76,7 +78,7 @@ class Polynomial(Schedule):
 
 
 class Exponential(Schedule):
-    """learning_rate decay_rate^(step / decay_steps). staircase: a whole exponent."""
+    """learning_rate decay_rate^(step / decay_steps). staircase: integer exponent."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class InverseExponentialTimeDecay(Schedule):
 
 
 class CosineDecay(Schedule):
-    """Half a cosine from the first rate to the last one, which stays from decay_steps on."""
+    """Half a cosine from the first rate to the last one, constant from decay_steps on."""
 
     def __init__(
         self,
@@ -210,7 +212,7 @@ class Lambda(Schedule):
 
 
 def rate_at(schedules: Sequence[Schedule], step: int) -> float:
-    """Return the learning rate of a global step in schedules that follow each other."""
+    """Return the learning rate of a global step in a sequence of schedules."""
     start = 0
     for schedule in schedules[:-1]:
         if schedule.decay_steps is None or step < start + schedule.decay_steps:

@@ -1,4 +1,6 @@
-"""A script's settings, objects and counts, as `initialize`, `module` and the others give them."""
+"""Settings, objects and counters of a script, as registered by `initialize`, `module` and others.
+others.
+"""
 
 import logging
 from dataclasses import dataclass, field
@@ -21,18 +23,19 @@ from csrun.records import log_lines
 
 log = logging.getLogger("csrun")
 
-#: csrun's own files are for a killed run's records; the script saves and logs at its own steps.
+#: csrun's own files only serve resumption; the script saves and logs at its own steps.
 _NEVER = 2**62
 _DEFAULT_PORT = ":9000"
-_RUNS = "csrun"  # the folder in the script's own where each run has one
+_RUNS = "csrun"  # in the script's folder, with a subfolder for each run
 
 
 @dataclass
 class State:
-    """State of the script, which it may read and write itself.
+    """State of the script, which it may read and write.
 
-    full_config: settings of the original's compiler. is_inside_execution_loop: within a step of a
-    loader. run_step: count of `optimizer.step()` calls of this run.
+    full_config: settings of the original's compiler.
+    is_inside_execution_loop: within a step of a loader.
+    run_step: number of `optimizer.step()` calls in this run.
     """
 
     full_config: OpenConfig = field(default_factory=OpenConfig)
@@ -46,16 +49,16 @@ class State:
     run_step: int = 0
 
     def register_metric(self, metric: Any) -> None:
-        """Take a metric of the script, which updates itself by step closures."""
+        """Register a metric of the script, which updates itself in step closures."""
         self.metrics.append(metric)
 
     def track_object(self, tracked: Any) -> None:
-        """Keep values of a step that the script wants to be computed."""
+        """Register values of a step that must be computed."""
         self.tracked.append(tracked)
 
     @property
     def model(self) -> torch.nn.Module | None:
-        """The script's model, if it has been given."""
+        """The script's model, if one is registered."""
         return self.modules[-1] if self.modules else None
 
 
@@ -73,7 +76,7 @@ class ScriptEnvironment:
 
 
 def end_step() -> None:
-    """Make the calls that the step has left, in order."""
+    """Make the deferred calls of the step, in order."""
     try:
         late_calls.run()
     finally:
@@ -88,11 +91,11 @@ class _Script:
         self.is_begun = self.compiles_only = self.cb16 = False
 
     def mix_precision(self) -> None:
-        """Store numbers in 16 bits, as the script's params file asks for."""
+        """Use a 16-bit format, as requested by the script's params file."""
         settings.choose_precision(f"{MIXED}{CB16 if self.cb16 else 'float16'}")
 
     def require_format_in_use(self) -> None:
-        """Raises: UsageError where the params file has the format of a run in mixed precision"""
+        """Raises: UsageError if the params file sets the format for a run in mixed precision"""
         if self.cb16 and not settings.settings("Session").config.precision.startswith(MIXED):
             raise UsageError(
                 "use_cbfloat16=True can only be used in mixed precision mode. Set mixed_precision "
@@ -134,7 +137,7 @@ def initialize(
         "save_initial_checkpoint": False,
         "keep_checkpoint_max": 1,
     }
-    cs_ip = cs_ip and cs_ip.removesuffix(_DEFAULT_PORT)  # which a script adds to a name, too
+    cs_ip = cs_ip and cs_ip.removesuffix(_DEFAULT_PORT)  # which a script also adds to a name
     settings.initialize(cs_ip, folder, compile_only=compile_only, **{**defaults, **options})
     script.state, script.workdir = State(), str(service_workdir)
     install()
@@ -145,7 +148,7 @@ def initialize(
 
 
 def _new_folder(runs: Path) -> Path:
-    """Return the next folder of a run, `run_1` at first."""
+    """Return the next folder of a run, starting with `run_1`."""
     found = [path.name.removeprefix("run_") for path in runs.glob("run_*")]
     return runs / f"run_{1 + max((int(name) for name in found if name.isdigit()), default=0)}"
 

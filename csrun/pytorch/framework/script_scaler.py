@@ -1,4 +1,6 @@
-"""Loss scaling of the script, by the keys of its params file; the scale in its checkpoints."""
+"""Loss scaling of the script, from the keys of its params file, with the scale in its checkpoints.
+checkpoints.
+"""
 
 from typing import Any, Literal
 
@@ -8,11 +10,11 @@ from csrun.pytorch.framework.script import script
 enabled = False
 opt_level: str | None = None
 
-_made: list["ScriptScaler"] = []  # of the script; the last one is in use
+_made: list["ScriptScaler"] = []  # of the script; the last one is used
 
 
 class ScriptScaler(GradScaler):
-    """Scaler of a script's loss. mixed_precision: else all is float32, and nothing is scaled.
+    """Scaler of a script's loss. mixed_precision: otherwise everything is float32, without scaling.
 
     The other arguments are those of the script's params file. The script's own clipper clips, with
     the same limit.
@@ -36,16 +38,16 @@ class ScriptScaler(GradScaler):
 
 
 def get_init_params() -> dict[str, Any]:
-    """Return what the scaler does besides scaling: nothing, the optimizer's clipper clips."""
+    """Return an empty mapping: the scaler only scales, and the optimizer's clipper clips."""
     return {}
 
 
 def state_dict() -> dict[str, float]:
-    """Return the scale and its counters; empty without a scaler."""
+    """Return the scale and its counters; empty without scaling."""
     return _made[-1].state_dict() if _made else {}
 
 
 def load_state_dict(state: dict[str, float]) -> None:
-    """Take the scale and its counters from a checkpoint, before the first step."""
+    """Load the scale and its counters from a checkpoint, before the first step."""
     if _made and state:
         _made[-1].load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Functions of the script that run at the end of a step, on numbers."""
+"""Functions of the script that run at the end of a step, with plain values."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -15,13 +15,14 @@ from csrun.pytorch.framework.script import end_step, script
 from csrun.pytorch.loop.late_calls import LateCall, late_calls, numbers_of
 from csrun.pytorch.settings import is_chief
 
-_DEVICE = "xla:0"  # as the original's lines name it
+_DEVICE = "xla:0"  # as in the original's log lines
 
 
 def step_closure(function: Callable[..., Any]) -> Callable[..., None]:
     """Decorate a function to run in the chief at the end of the step; at once outside of a step.
 
-    It gets numbers in the place of the step's values. One that forward calls runs in each step.
+    Values of the step among its arguments are passed as plain tensors. A function called by forward
+    runs in each step.
     """
 
     @wraps(function)
@@ -38,7 +39,7 @@ def step_closure(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def run_step_closures() -> None:
-    """Run what the step has left for its end."""
+    """Run the functions deferred to the end of the step."""
     late_calls.run()
 
 
@@ -48,7 +49,7 @@ def mark_step() -> None:
 
 
 def to_cpu(tree: Any) -> Any:
-    """Return a nest with plain tensors in the place of a step's values."""
+    """Replace the values of a step in a nested structure by plain tensors."""
     return tree_map(numbers_of, tree)
 
 
@@ -58,9 +59,9 @@ def save(
     master_only: bool = True,
     post_transfer_callback: Callable[[Any], Any] | None = None,
 ) -> None:
-    """`torch.save` of a nest, in the chief only, in a form that PyTorch alone loads.
+    """`torch.save` of a nested structure, only in the chief, loadable by PyTorch alone.
 
-    post_transfer_callback: changes a copy of it before
+    post_transfer_callback: modifies a copy of it before saving.
     """
     if not is_chief(current()):
         return

@@ -1,4 +1,4 @@
-"""Compiles without a Session's block: `compile` after one step of a loop over a loader."""
+"""Compile without a Session's block: `compile` after one step of a loop over a loader."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ def open_session(loader: Any) -> None:
 
 
 def compile_step(fabric_config_file: Any = None, validate_only: bool = False) -> bool:
-    """Compile the step that the loop has made, or only match its kernels.
+    """Compile the step of the loop, or only match its kernels.
 
     fabric_config_file: has no effect.
 
-    Raises: UsageError where no loop has made a step
+    Raises: UsageError if no loop has made a step
     """
     if not _opened:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The job's tasks, as a script sees them: csrun divides the batches, so it must not."""
+"""Functions about the job's tasks; the script need not split batches, because csrun does."""
 
 import re
 import time
@@ -53,21 +53,21 @@ def num_receivers() -> int:
 
 
 def num_streamers() -> int:
-    """Return 1: each streamer has all data, of which csrun takes its share."""
+    """Return 1: the script gives each streamer all data, and csrun selects its batches."""
     return 1
 
 
 def get_streaming_rank() -> int:
-    """Return 0, as of `num_streamers`."""
+    """Return 0, the rank for `num_streamers`."""
     return 0
 
 
 def rendezvous(tag: str, payload: str = "", replicas: object = None) -> list[str]:
     """Wait for all tasks of the job; return their payloads by rank.
 
-    Within a Session's block, where the chief is alone, and without a job: its own.
+    Within a Session's block, where only the chief runs, and without a job: its own payload.
 
-    Raises: PeerLost where a task has ended before
+    Raises: PeerLost if a task has ended before
     """
     context = current()
     if context is None or context.mode is None or active:
@@ -85,7 +85,7 @@ def rendezvous(tag: str, payload: str = "", replicas: object = None) -> list[str
 
 
 def _require_tasks(job_dir: Path, folder: Path, ranks: list[int], tag: str) -> None:
-    """Raises: PeerLost where a task has ended without having been there"""
+    """Raises: PeerLost if a task has ended without calling it"""
     for rank in ranks:
         if ended_file(job_dir, rank).exists() and not (folder / str(rank)).exists():
             raise PeerLost(f"rendezvous {tag!r}: task {rank} has ended without reaching it")
@@ -112,17 +112,17 @@ def is_sync_mode() -> bool:
 
 
 def device() -> torch.device:
-    """Return the device of tensors that the script makes: the CPU."""
+    """Return the device of tensors that the script creates: the CPU."""
     return torch.device("cpu")
 
 
 def set_run_config(num_steps: int, checkpoint_steps: int, fetch_steps: int) -> None:
-    """Take the schedule of a run; csrun asks the loop instead."""
+    """Ignore the schedule of a run; csrun follows the loop instead."""
 
 
 def set_target_num_replicas(replicas: int) -> None:
-    """Take the number of replicas; -1 asks for as many as fit, which csrun's compiler decides."""
+    """Accept the number of replicas; -1 requests as many as fit, which csrun's compiler decides."""
 
 
 def set_metric_state_names(state: object, name: str) -> None:
-    """Take the names of a metric's state in weight streaming."""
+    """Ignore the names of a metric's state in weight streaming."""

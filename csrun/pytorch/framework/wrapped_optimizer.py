@@ -1,4 +1,4 @@
-"""Wrapper of the script's optimizer: schedules and clipping are applied at `step()`."""
+"""Wrapper of the script's optimizer: applies schedules and clipping at `step()`."""
 
 import gc
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from csrun.pytorch.framework.script import script
 class Optimizer:
     """Wrapper of a torch optimizer.
 
-    gradient_clipper: called with the model's parameters before each step. schedules: of the
-    learning rate, in order; without any, the rate of each group is as the script has it.
+    gradient_clipper: called with the model's parameters before each step.
+    schedules: of the learning rate, in order; without any, the script sets the rate of each group.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -39,7 +39,7 @@ class Optimizer:
 
     @property
     def _begun_at(self) -> int:
-        """Global step at which this run has begun, which the script's own schedulers have."""
+        """Global step at which this run began, which the script's own schedulers know."""
         if self._first_step is None:
             kind = torch.optim.lr_scheduler.LRScheduler
             owners = (each for each in gc.get_objects() if issubclass(type(each), kind))
@@ -68,23 +68,25 @@ class Optimizer:
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state that a checkpoint has, before the first step."""
+        """Load the state of a checkpoint, before the first step."""
         self._optimizer.load_state_dict(state)
 
     def convert_state_dict_for_checkpoint(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a state in the form that plain PyTorch loads."""
+        """Convert a state to the form that plain PyTorch loads."""
         convert = getattr(self._optimizer, "convert_state_dict_for_checkpoint", None)
         converted: dict[str, Any] = state if convert is None else convert(state)
         return converted
 
     def set_main_lr_scheduler(self, scheduler: Any) -> None:
-        """Take the scheduler of a run in weight streaming: the rate comes with each step anyway."""
+        """Ignore the scheduler of a run in weight streaming: the rate is passed with each step
+        anyway.
+        """
 
 
 def optimizer(given: torch.optim.Optimizer) -> Optimizer:
     """Wrap the script's optimizer.
 
-    Raises: UsageError for other than an optimizer of torch's
+    Raises: UsageError for anything but an optimizer of torch
     """
     if not isinstance(given, torch.optim.Optimizer):
         raise UsageError(

@@ -1,6 +1,6 @@
-"""`torch_xla.utils.utils`, which scripts import for a generator of fake batches.
+"""Replacement of `torch_xla.utils.utils`, which scripts import for a generator of fake batches.
 
-It is there only where torch_xla is not installed.
+Only installed if torch_xla is missing.
 """
 
 import sys
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class _Repeated(Dataset[Any]):
-    """One batch, many times."""
+    """One batch, repeated."""
 
     def __init__(self, batch: Any, count: int) -> None:
         self._batch, self._count = batch, count
@@ -37,7 +37,7 @@ class SampleGenerator(DataLoader[Any]):
 
 
 def install() -> None:
-    """Make `torch_xla.utils.utils` importable where torch_xla is not installed."""
+    """Make `torch_xla.utils.utils` importable if torch_xla is not installed."""
     if "torch_xla" in sys.modules or find_spec("torch_xla") is not None:
         return
     parent: ModuleType | None = None

@@ -1,7 +1,8 @@
-"""Gradients without numbers, in steps that run on tokens.
+"""Gradients without values, in steps that run on tokens.
 
-What the loop does to them, such as clipping, is in the program since step 1. The calls of each step
-are compared with those of the step before; a difference is seen at `optimizer.step()`.
+Edits of gradients by the loop, such as clipping, have been part of the program since step 1. The
+calls of each step are compared with those of the step before; a difference is detected at
+`optimizer.step()`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,7 @@ _GRAD = attrgetter("grad")
 
 
 def edited_too_early() -> UsageError:
-    """Error for an edit before all gradients of a step are accumulated."""
+    """Return the error for an edit before all gradients of a step are accumulated."""
     return UsageError(
         f"{user_line()}: gradients are edited before another batch is accumulated: edit them after "
         "the last backward() before optimizer.step()"
@@ -42,10 +43,10 @@ def edited_too_early() -> UsageError:
 class Gradients:
     """Lazy gradients of the trained parameters.
 
-    loop: computes with numbers on the host. optimized: parameters that the optimizer has; gradients
-    of others have no effect. name_of: returns the name of the model's tensor whose memory a tensor
-    shares. left: parameters with a gradient of an earlier Session, which the first zero_grad()
-    clears.
+    loop: computes with values on the host.
+    optimized: parameters of the optimizer; gradients of others have no effect.
+    name_of: returns the name of the model's tensor that shares a tensor's memory.
+    left: parameters with a gradient of an earlier Session, which the first zero_grad() clears.
     """
 
     def __init__(
@@ -63,25 +64,25 @@ class Gradients:
         self._names: Mapping[str, Any] = {}
         self._made: dict[str, tuple[Parameter, Gradient]] = {}
         self._all: list[tuple[Parameter, Gradient]] = []
-        self._owners: list[Parameter] = []  # of these, each, in two lists
+        self._owners: list[Parameter] = []  # each of these in two lists
         self._theirs: list[Gradient] = []
         self._sets, self._seen = sets, -1
         self.is_cleared = True
         self.zeroed: set[str] = set()
-        self.zeros: frozenset[str] = frozenset()  # parameters whose gradient is there, and is zero
-        self.batches = 0  # whose gradients are added up, and wait for optimizer.step()
-        self.step: StepOutputs | None = None  # whose gradients are there
+        self.zeros: frozenset[str] = frozenset()  # parameters whose gradient exists and is zero
+        self.batches = 0  # whose gradients are accumulated and wait for optimizer.step()
+        self.step: StepOutputs | None = None  # whose gradients exist
         self._are_read = self._was_none = False
 
     @property
     def reads(self) -> GradientReads:
-        """Their numbers."""
+        """Access to their values."""
         return self._calls.reads
 
     def appear(self, names: Mapping[str, Any], step: StepOutputs | None = None) -> None:
-        """Give these parameters lazy gradients, after a recorded step.
+        """Create lazy gradients for these parameters, after a recorded step.
 
-        step: whose gradients have numbers; None if they are to be added to
+        step: step whose gradients have values; None if later batches are accumulated.
         """
         self._renew([False] * len(self._all))
         self._of(names)
@@ -102,10 +103,11 @@ class Gradients:
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
     def _renew(self, are_none: list[bool]) -> None:
-        """Replace gradients that the loop holds from an earlier step, in which they were others.
+        """Update gradients of an earlier step that the loop still holds.
 
-        They are the same tensors in PyTorch if that step's gradients were not set to None.
-        are_none: those that the loop itself has set to None
+        In PyTorch they are the same tensors if that step's gradients were not set to None.
+
+        are_none: gradients that the loop itself has set to None.
         """
         counts, step = list(map(getrefcount, self._theirs)), self.step
         if not (self._was_none or any(are_none)) or max(counts, default=0) <= _HELD_BY_LISTS:
@@ -131,9 +133,9 @@ class Gradients:
         step: StepOutputs,
         first: Callable[[str], torch.Tensor] | None,
     ) -> None:
-        """Give these parameters lazy gradients, at `backward()`.
+        """Create lazy gradients for these parameters, at `backward()`.
 
-        first: returns a parameter's gradient; None where it is added to those of other batches
+        first: returns a parameter's gradient; None if it is accumulated over batches.
         """
         is_in_place = self._are_in_place()
         self._renew([not is_in_place and p.grad is None for p in self._owners])
@@ -164,8 +166,7 @@ class Gradients:
     def added_to(self) -> int:
         """Return how many batches' gradients a `backward()` would add to.
 
-        Raises: UsageError for gradients of before `optimizer.step()`, or where only some are
-            cleared
+        Raises: UsageError for gradients from before `optimizer.step()`, or if only some are cleared
         """
         if self.is_cleared:
             return 0
@@ -186,13 +187,17 @@ class Gradients:
 
     @property
     def waiting(self) -> int:
-        """Count of batches whose gradients wait for optimizer.step(), if they are still there."""
+        """Return the number of batches whose gradients wait for optimizer.step(), if they still
+        exist.
+        """
         owned = zip(self._names, self._owners, strict=True)
         are_there = any(p.grad is not None and name not in self.zeroed for name, p in owned)
         return self.batches if are_there and not self.is_cleared else 0
 
     def require_same(self, names: Mapping[str, Any]) -> None:
-        """Raises: UsageError if a batch gives other parameters gradients than those before it"""
+        """Raises: UsageError if a batch gives gradients to other parameters than the previous
+        batches
+        """
         if odd := sorted(set(names) ^ set(self._names)):
             raise UsageError(
                 f"{user_line()}: {', '.join(odd)} got a gradient in some batches of the step and "
@@ -200,24 +205,24 @@ class Gradients:
             )
 
     def note_read(self) -> None:
-        """Note that the loop reads gradients, and may ask whether there are any."""
+        """Note that the loop reads gradients, and may branch on whether they exist."""
         self._are_read = True
 
     def clear(self, set_to_none: bool) -> bool:
         """Clear the gradients, as `optimizer.zero_grad()` does.
 
-        Returns whether there are lazy ones: those of before the first step are PyTorch's own.
+        Returns whether there are lazy ones; those from before the first step are PyTorch's own.
         """
         self._keep_zeros(set_to_none)
         self.is_cleared, self.batches = True, 0
         self._was_none |= set_to_none
         if set_to_none and (self._are_read or not self._are_in_place()):
-            for parameter in self._owners:  # the loop may ask whether there is one
+            for parameter in self._owners:  # the loop may check whether there is one
                 parameter.grad = None
         return bool(self._all)
 
     def _keep_zeros(self, set_to_none: bool) -> None:
-        """Remember which gradients are zeros, and not None."""
+        """Remember which gradients are zeros instead of None."""
         left, self._left = self._left, frozenset()
         if set_to_none:
             self.zeros = frozenset()
@@ -228,12 +233,14 @@ class Gradients:
 
     @property
     def kept(self) -> frozenset[str]:
-        """Parameters that have a gradient, or zeros."""
+        """Parameters whose gradient exists or is zero."""
         there = (n for n in self._names if self._parameters[n].grad is not None)
         return self.zeros.union(self._left, there)
 
     def require_same_zeros(self, recording: Recording) -> None:
-        """Raises: UsageError if other parameters have zeros than in the variant's first step"""
+        """Raises: UsageError if other parameters have zero gradients than in the variant's first
+        step
+        """
         if not (self.zeros or recording.zeros):
             return
         odd = (self.zeros - recording.first_gradients.keys()) | (recording.zeros - self.zeros)
@@ -253,14 +260,14 @@ class Gradients:
                 parameter.grad = None
 
     def end_block(self) -> None:
-        """Remove the lazy gradients, and what numbers of theirs are computed from."""
+        """Remove the lazy gradients and the data for their values."""
         self.vanish()
         self.step, self._calls.edits = None, Edits()
 
     def end(self) -> KeptEdits:
         """Return the edits of the step, at `optimizer.step()`.
 
-        Raises: UsageError for a gradient that was not made of this step's
+        Raises: UsageError for a gradient that was not computed from this step's gradients
         """
         self._calls.is_open, self.batches = False, 0
         kept, step = self._calls.edits.end(self._assigned()), self.step
@@ -269,28 +276,30 @@ class Gradients:
         return kept
 
     def so_far(self) -> KeptEdits:
-        """Return the edits of the step, as if the loop made those of the step before to the end."""
+        """Return the edits of the step, as if the loop completed those of the previous step."""
         return self._calls.edits.so_far(self._assigned())
 
     @property
     def may_be_edited_otherwise(self) -> bool:
-        """True if the step has edits that the step before has not, or those are not known."""
+        """True if the step has edits that the previous step does not have, or if those are unknown.
+        unknown.
+        """
         return self._calls.edits.may_be_others
 
     def end_recorded(self) -> KeptEdits:
-        """Return the edits that the loop has made after those that are recorded."""
+        """Return the edits that the loop has made after the recorded ones."""
         found = self.end()
         self._calls.edits.forget()
         return found
 
     def up_to_last_write(self) -> KeptEdits:
-        """Return `so_far` without what only reads gradients."""
+        """Return `so_far` without trailing edits that only read gradients."""
         return self._calls.edits.up_to_last_write(self._assigned())
 
     def leave(self, batches: int) -> None:
-        """Keep the gradients of `batches` batches: the next one accumulates into them.
+        """Keep the gradients of `batches` batches: the next batch is accumulated into them.
 
-        Raises: UsageError where they were edited
+        Raises: UsageError if they were edited
         """
         self._calls.is_open = False
         assigned = self._assigned()

@@ -1,7 +1,7 @@
 """Edits of gradients between `backward()` and `optimizer.step()`.
 
-Edits equal to those of the step before cost one comparison a call. Other edits are recorded after
-the backward pass of step 1, and make a variant of their own.
+Edits equal to those of the previous step cost one comparison per call. Other edits are recorded
+after the backward pass of step 1, and define a separate variant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Place:
     leaf: int
 
 
-Target = OfParameter | Place  # what an edit may write into
+Target = OfParameter | Place  # arguments that an edit may write
 FIRST = -1
 
 
@@ -44,10 +44,14 @@ class Edit:
     """A call on gradients.
 
     Its arguments have an OfParameter for each parameter's gradient, a Place for each result of an
-    edit, and a Slot for each value of the step. value: its result; None if that is argument
-    `target`, or the list that is the first argument (FIRST). sources: the edits of its Places.
-    written: what it writes into. is_written: a later edit has written into its result. is_view: its
-    result shows the memory of an argument.
+    edit, and a Slot for each value of the step.
+
+    value: its result; None if that is argument `target`, or the list that is the first argument
+        (FIRST).
+    sources: edits of its Places.
+    written: arguments that it writes.
+    is_written: a later edit has written its result.
+    is_view: its result shares the memory of an argument.
     """
 
     __slots__ = (
@@ -80,7 +84,7 @@ class Edit:
 
 
 class Edits:
-    """Edits of a step, compared with those of the step before."""
+    """Edits of a step, compared with those of the previous step."""
 
     def __init__(self) -> None:
         self.all: list[Edit] = []
@@ -97,7 +101,7 @@ class Edits:
     def end(self, assigned: dict[str, Place | None]) -> "KeptEdits":
         """Return all edits of the step: the same object while steps make the same ones.
 
-        assigned: places assigned to parameters' gradients; None for one that was removed.
+        assigned: places assigned to parameters' gradients; None for a removed gradient.
         """
         if self._is_other or self._made != len(self.all) or assigned != self._kept.assigned:
             del self.all[self._made :]
@@ -106,13 +110,15 @@ class Edits:
         return self._kept
 
     def so_far(self, assigned: dict[str, Place | None]) -> "KeptEdits":
-        """Return all edits of the step before, while this one makes the same; else those so far."""
+        """Return all edits of the previous step while this one makes the same; else those so far.
+        far.
+        """
         if self._is_other:
             return KeptEdits(tuple(self.all[: self._made]), assigned)
         return self._kept
 
     def again(self, func: Any, leaves: Sequence[Any], kwargs: Mapping[str, Any]) -> Edit | None:
-        """Return the next edit of the step before, if this call is equal."""
+        """Return the next edit of the previous step if this call is equal."""
         if self._made == len(self.all):
             return None
         edit = self.all[self._made]
@@ -139,12 +145,14 @@ class Edits:
 
     @property
     def are_written(self) -> bool:
-        """True if the step has edits so far that write."""
+        """True if an edit of the step so far writes."""
         return any(edit.written for edit in self.made)
 
     @property
     def may_be_others(self) -> bool:
-        """True if the step has edits that the step before has not, or those are not known."""
+        """True if the step has edits that the previous step does not have, or if those are unknown.
+        unknown.
+        """
         return self._is_other or not self._is_known
 
     def forget(self) -> None:
@@ -157,7 +165,9 @@ class Edits:
         return self.all[: self._made]
 
     def up_to_last_write(self, assigned: dict[str, Place | None]) -> "KeptEdits":
-        """Return `so_far` without what only reads, the same object until another write."""
+        """Return `so_far` without trailing edits that only read; the same object until another
+        write.
+        """
         if not self._is_other:
             return self._kept
         last = max((n for n, each in enumerate(self.made) if each.written), default=-1)
@@ -167,7 +177,7 @@ class Edits:
         return self._written
 
     def add(self, edit: Edit) -> None:
-        """Add an edit that differs from the step before."""
+        """Add an edit that differs from the previous step."""
         del self.all[self._made :]
         places = (leaf for leaf in edit.leaves if isinstance(leaf, Place))
         edit.sources = {place.edit: self.all[place.edit] for place in places}
@@ -210,7 +220,7 @@ class KeptEdits:
 
     @property
     def line(self) -> str | None:
-        """The line of the first one."""
+        """Line of the first edit."""
         return self.all[0].line if self.all else None
 
     def recorded(
@@ -218,9 +228,9 @@ class KeptEdits:
     ) -> tuple[Recording, list[list[Any]]]:
         """Return a recording with these edits in place of its own, and the results of each edit.
 
-        recorder: in its state after that recording's backward()
+        recorder: in its state after that recording's backward().
 
-        Raises: CaptureError, with the user's line, for one that cannot be recorded
+        Raises: CaptureError, with the user's line, for an edit that cannot be recorded
         """
         of: dict[str, Any] = {
             name: recorder.trace_ref(ref) for name, ref in recording.first_gradients.items()
@@ -280,7 +290,7 @@ def without_dead_edits(recording: Recording, wanted: Sequence[Ref]) -> Recording
 def with_edits_of(recording: Recording, other: Recording) -> Recording | None:
     """Return a recording with the edits of another one, which is otherwise equal.
 
-    None if those take more than gradients and numbers.
+    None if those edits use more than gradients and numbers.
     """
     first = other.first_gradients
     needed = ancestors(other, list(other.gradients.values()), set(first.values()))

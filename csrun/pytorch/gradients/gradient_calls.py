@@ -1,4 +1,4 @@
-"""Calls of PyTorch's functions on lazy gradients: edits of a step's, and functions after it."""
+"""Calls of PyTorch's functions on lazy gradients: edits within a step, and functions after it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 from csrun.pytorch.step.tokens import Numbers, Token
 
-_HELD_BY_EDIT_ALONE = 2  # what sys.getrefcount says: the edit's, and its own argument
+_HELD_BY_EDIT_ALONE = 2  # references counted by sys.getrefcount: the edit's, and its own argument
 
 
 def _refused_write(func: Any) -> UsageError:
@@ -34,11 +34,14 @@ def _refused_write(func: Any) -> UsageError:
 
 
 class GradientCalls:
-    """Calls that the loop makes on gradients.
+    """Calls of the loop on gradients.
 
-    gradients: those that are there. loop: computes with numbers on the host. name_of: as of
-    `Gradients`. reads: of their numbers. edits: of the step. is_open: the loop is between
-    `backward()` and `optimizer.step()`, where calls are edits.
+    gradients: the existing ones.
+    loop: computes with values on the host.
+    name_of: as in `Gradients`.
+    reads: access to their values.
+    edits: edits of the step.
+    is_open: the loop is between `backward()` and `optimizer.step()`, where calls are edits.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class GradientCalls:
     def called(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
     ) -> Any:
-        """Return the result of a function of gradients, and note the call."""
+        """Return the result of a function of gradients, and record the call."""
         if not self.is_open:
             return self._outside(func, args, kwargs)
         known = self.edits.again(func, leaves, kwargs)
@@ -67,7 +70,7 @@ class GradientCalls:
             return self._new(func, args, kwargs)
         if known.target is not None:
             return args[0] if known.target == FIRST else leaves[known.target]
-        if _is_held(known.value):  # the loop has it from before
+        if _is_held(known.value):  # from before the call
             known.value = tree_map(self._another, known.value)
             self._set_places(known)
         for leaf in (known.value,) if type(known.value) is Gradient else known.value:
@@ -95,7 +98,7 @@ class GradientCalls:
     def _note(
         self, func: Any, given: tuple[Any, Any], leaves: list[Any], found: WithoutNumbers
     ) -> None:
-        """Note a call as an edit. given: its arguments as edits are compared."""
+        """Record a call as an edit; given: its arguments as edits are compared."""
         target = next((n for n, leaf in enumerate(leaves) if leaf is found.result), None)
         if target is None and found.written and _are_among(found.result, leaves):
             target = FIRST
@@ -114,20 +117,20 @@ class GradientCalls:
         return gradient.of or self.edits.place_of(gradient)
 
     def _set_places(self, edit: Edit) -> None:
-        """Have the results of an edit know where they come from."""
+        """Set the places of an edit's results."""
         for number, leaf in enumerate(tree_leaves(edit.value)):
             if isinstance(leaf, Gradient):
                 leaf.edit, leaf.leaf, leaf.step = edit, number, self.edits.step
 
     def _is_of_loop(self, leaf: Any) -> bool:
-        """True for a value that is not of this step."""
+        """True for a value that does not belong to this step."""
         if isinstance(leaf, Gradient):
             return not leaf.of and leaf.step is not self.edits.step
         is_own = isinstance(leaf, Token) and leaf.step is self.edits.step
         return isinstance(leaf, Numbers | TracedTensor) and not is_own
 
     def _given(self, leaf: Any) -> Any:
-        """Return an argument of an edit as edits are compared."""
+        """Return an argument of an edit in the form in which edits are compared."""
         if isinstance(leaf, Gradient):
             if leaf.of:
                 return leaf.of
@@ -146,7 +149,7 @@ class GradientCalls:
     def _slot_of(self, value: Numbers) -> Slot:
         """Return the slot of a value of this step.
 
-        Raises: UsageError for another one
+        Raises: UsageError for a value of another step
         """
         if isinstance(value, Token) and value.step is self.edits.step:
             return value.slot
@@ -162,7 +165,7 @@ class GradientCalls:
     def _outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function on gradients outside of backward() and optimizer.step().
 
-        Raises: UsageError if it writes them into something that lasts
+        Raises: UsageError if it writes them into a tensor that outlives the step
         """
         if (numbers := self.reads.numbers_in(args, kwargs)) is not None:
             return func(*numbers[0], **numbers[1])
@@ -224,7 +227,7 @@ _WRITTEN = GradientValue(None, _refuse_written)
 
 
 def _is_held(value: Any) -> bool:
-    """True if somebody but its edit holds a result, or a tensor in it."""
+    """True if a result, or a tensor in it, is referenced by more than its edit."""
     if type(value) is Gradient:
         return getrefcount(value) > _HELD_BY_EDIT_ALONE + 1
     is_flat = type(value) in (list, tuple) and all(type(x) is Gradient for x in value)

@@ -1,4 +1,4 @@
-"""Lazy gradients: what the loop gets as `parameter.grad`, and what it computes from that."""
+"""Lazy gradients: the tensors that the loop gets as `parameter.grad`, and computes from it."""
 
 from typing import Any, Protocol
 
@@ -20,30 +20,31 @@ _CPU = torch.device("cpu")
 
 
 class NumberReads(Protocol):
-    """Numbers of gradients, as one of them sees them."""
+    """Access to the values of gradients, as used by a lazy gradient."""
 
     def number_of(self, gradient: "Gradient") -> torch.Tensor:
         """Return the numbers of a value."""
 
 
 class GradientOwner(Protocol):
-    """The gradients of a loop, as one of them sees them."""
+    """The gradients of a loop, as used by a lazy gradient."""
 
     @property
     def reads(self) -> "NumberReads":
-        """Their numbers."""
+        """Access to their values."""
 
     def called(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
     ) -> Any:
-        """Return the result of a function of gradients, and note the call."""
+        """Return the result of a function of gradients, and record the call."""
 
 
 class Gradient(torch.Tensor):
-    """Lazy gradient of a parameter, or a value computed of gradients.
+    """Lazy gradient of a parameter, or a value computed from gradients.
 
-    of: the parameter; None of a computed value. edit: that has computed it in `step`, as its result
-    `leaf`. value: of one that no edit has computed.
+    of: the parameter; None for a computed value.
+    edit: edit that computed it in `step`, as its result `leaf`.
+    value: for a value that no edit has computed.
     """
 
     of: OfParameter | None
@@ -70,9 +71,9 @@ class Gradient(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note a call of one of PyTorch's functions on gradients, or read their numbers.
+        """Record a call of a PyTorch function on gradients, or read their values.
 
-        Raises: UsageError for numbers that cannot be known
+        Raises: UsageError for values that cannot be known
         """
         name = getattr(func, "__name__", "")
         if name == "__get__" and func.__self__.__name__ not in COMPUTED:
@@ -89,7 +90,7 @@ class Gradient(torch.Tensor):
             return _read(func, name, args, kwargs)
         if name == "__iter__":
             return iter(args[0].unbind(0))
-        # those of a model that has no memory say that they are on the meta device
+        # those of a model without memory claim to be on the meta device
         args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
         leaves = leaves_of(args, kwargs)
         first = next(leaf for leaf in leaves if isinstance(leaf, Gradient))
@@ -97,7 +98,7 @@ class Gradient(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Raises: UsageError for an operator on what has no numbers"""
+        """Raises: UsageError for an operator on a tensor without values"""
         raise not_returned()
 
 

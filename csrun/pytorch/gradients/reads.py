@@ -1,4 +1,4 @@
-"""Reads of gradients: where the numbers of a value that the loop computes of them come from."""
+"""Reads of gradients: the source of the values that the loop computes from them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,22 +17,22 @@ from csrun.pytorch.step.tokens import Numbers, token_of
 
 
 class EditingLoop(Owner, Protocol):
-    """The loop, as gradients see it."""
+    """The loop, as used by gradients."""
 
     def norm_edit_of(self, step: StepOutputs) -> Edit | None:
         """Return the edit of a step that computes the norm by which all gradients are clipped."""
 
     @property
     def accumulates(self) -> bool:
-        """True if a step may take several batches."""
+        """True if a step may have several batches."""
 
 
 class GradientSet(Protocol):
-    """The gradients that are there, as they are read.
+    """The existing gradients, for reading.
 
-    zeros, zeroed: parameters whose gradient is zero, after `zero_grad()` or by the loop.
-    is_cleared: `zero_grad()` was called since `backward()`. step: whose gradients they are; None
-    for a sum.
+    zeros, zeroed: parameters whose gradient is zero, after `zero_grad()` or set by the loop.
+    is_cleared: `zero_grad()` was called since `backward()`.
+    step: step of the gradients; None for a sum over batches.
     """
 
     zeros: frozenset[str]
@@ -45,9 +45,9 @@ class GradientSet(Protocol):
 
 
 class GradientReads:
-    """Numbers of gradients, and of values computed of them.
+    """Values of gradients, and of tensors computed from them.
 
-    loop: computes with numbers on the host.
+    loop: computes with values on the host.
     """
 
     def __init__(self, gradients: GradientSet, loop: EditingLoop) -> None:
@@ -57,7 +57,7 @@ class GradientReads:
     def number_of(self, gradient: Gradient) -> torch.Tensor:
         """Return the numbers of a value.
 
-        Raises: UsageError for one that cannot be known
+        Raises: UsageError if they cannot be known
         """
         norm = self.of_norm(gradient)
         if norm is not None:
@@ -86,9 +86,9 @@ class GradientReads:
         return found
 
     def value_of(self, gradient: Gradient) -> GradientValue:
-        """Return what computes a value.
+        """Return the computation of a value.
 
-        Raises: UsageError for one that cannot be known
+        Raises: UsageError if it cannot be known
         """
         if gradient.value is not None:
             return gradient.value
@@ -141,15 +141,15 @@ class GradientReads:
         return self._loop.readback.read(step, slot)
 
     def norm_slot(self, dtype: torch.dtype) -> Slot:
-        """Return the slot of the norm of gradients of a type."""
+        """Return the slot of the gradients' norm, for an element type."""
         if dtype not in self._norm_slots:
             self._norm_slots[dtype] = Slot(NORM, torch.empty((), dtype=dtype, device="meta"))
         return self._norm_slots[dtype]
 
     def numbers_in(self, args: Any, kwargs: Any) -> Any:
-        """Return arguments with lazy numbers in the place of values computed from the norm.
+        """Replace values computed from the norm in arguments by lazy numbers.
 
-        None if other values of gradients are among them.
+        None if there are other values of gradients among them.
         """
         if any(isinstance(leaf, Gradient) and leaf.of for leaf in leaves_of(args, kwargs)):
             return None
@@ -161,7 +161,7 @@ class GradientReads:
         return None if any(is_missing) else found
 
     def read_in(self, args: Any, kwargs: Any) -> Any:
-        """Return arguments with numbers in the place of values of gradients."""
+        """Replace values of gradients in arguments by numbers."""
 
         def read(leaf: Any) -> Any:
             if not isinstance(leaf, Gradient):
@@ -172,6 +172,6 @@ class GradientReads:
         return tree_map(read, (args, kwargs))
 
     def on_numbers(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result of a function whose shape or type depends on numbers."""
+        """Return the result of a function whose shape or type depends on values."""
         args, kwargs = self.read_in(args, kwargs)
         return func(*args, **kwargs)

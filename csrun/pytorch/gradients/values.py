@@ -1,7 +1,7 @@
-"""Numbers of one step's gradients, which PyTorch computes on the host when the loop reads them.
+"""Values of one step's gradients, computed by PyTorch on the host when the loop reads them.
 
-A step's program returns gradients as `backward()` leaves them. What the loop does to them is done
-again here, to those values that a read needs.
+A step's program returns gradients as `backward()` leaves them. The loop's edits are repeated here
+on the values that a read needs.
 """
 
 from collections import defaultdict
@@ -24,16 +24,16 @@ from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 
 
 class GradientReadError(UsageError):
-    """A number of the gradients is read that cannot be known."""
+    """A value of the gradients is read that cannot be known."""
 
 
 def refused(why: str) -> GradientReadError:
-    """Error for a number of the gradients. why: the reason, and a remedy."""
+    """Return the error for a value of the gradients; why: reason and remedy."""
     return GradientReadError(f"{user_line()}: a number of the gradients is read, {why}")
 
 
 def not_returned() -> GradientReadError:
-    """Error for a number that no program returns."""
+    """Return the error for a value that no program returns."""
     return refused(
         "which no program returns: read parameter.grad, or a function of it, between backward() "
         "and the next batch"
@@ -52,10 +52,10 @@ _BY_WEIGHTS = (
 
 @dataclass(frozen=True, eq=False)
 class GradientValue:
-    """A value computed from gradients.
+    """Value computed from gradients.
 
-    step: whose gradients they are; None if they are zeros. of: the function that gives it, if it is
-    called after the step.
+    step: step of the gradients; None if they are zeros.
+    of: function that returns it, if called after the step.
     """
 
     step: StepOutputs | None
@@ -65,12 +65,14 @@ class GradientValue:
 
 @dataclass(eq=False)
 class StepGradients:
-    """The gradients of one step, through the edits that the loop makes of them.
+    """Gradients of one step, through the edits that the loop makes.
 
-    step: which refers to them. first: returns a parameter's as `backward()` has left it. made:
-    returns the edits so far. norm_in: returns the edit of a step that computes the norm by which
-    the wafer clips, and a function that gives the norm; None if there is none. number_in: returns
-    an output of a step.
+    step: refers to this object.
+    first: returns a parameter's gradient as `backward()` has left it.
+    made: returns the edits so far.
+    norm_in: returns the edit of a step that computes the norm by which the wafer clips, and a
+        function that returns the norm; None if there is none.
+    number_in: returns an output of a step.
     """
 
     step: ReferenceType[StepOutputs]
@@ -79,10 +81,10 @@ class StepGradients:
     norm_in: Callable[[StepOutputs], tuple[Edit, Callable[[], torch.Tensor]] | None]
     number_in: Callable[[StepOutputs, Slot], torch.Tensor]
     _edits: list[Edit] = field(default_factory=list)
-    _places: dict[int, int] = field(default_factory=dict)  # of edits, by their ids
+    _places: dict[int, int] = field(default_factory=dict)  # results of edits, by edit id
     _writes: dict[Target, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _shared: set[Target] = field(default_factory=set)  # of which there are views
-    _tangled: int | None = None  # the first edit that writes into one of these
+    _shared: set[Target] = field(default_factory=set)  # values with views
+    _tangled: int | None = None  # the first edit that writes one of these
     _known: dict[tuple[Target, int], torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -96,13 +98,13 @@ class StepGradients:
         self.made = lambda: made
 
     def of_parameter(self, name: str) -> torch.Tensor:
-        """Return a parameter's gradient as it is now."""
+        """Return a parameter's current gradient."""
         return self._now(OfParameter(name))
 
     def of_edit(self, edit: Edit, leaf: int) -> torch.Tensor:
-        """Return a result of an edit as it is now."""
+        """Return the current result of an edit."""
         self._take_new()
-        if id(edit) not in self._places:  # one of another step, as where that was left
+        if id(edit) not in self._places:  # the value of another step, at the end of that step
             raise not_returned()
         return self._now(Place(self._places[id(edit)], leaf))
 
@@ -117,7 +119,7 @@ class StepGradients:
             return self._after(now, what).clone()
 
     def _needed(self, what: Target) -> list[int]:
-        """Return the edits to make again for a value, in order."""
+        """Return the edits to repeat for a value, in order."""
         norm, needed = self.norm_in(self._outputs), set[int]()
         waiting = [(what, len(self._edits))]
         while waiting:
@@ -139,7 +141,7 @@ class StepGradients:
         return next((n for n in reversed(self._writes.get(what, ())) if n < before), -1)
 
     def _take_new(self) -> None:
-        """Take the edits that the loop has made since the last read."""
+        """Read the edits that the loop has made since the last read."""
         made = self.made()
         for number in range(len(self._edits), len(made)):
             edit = made[number]
@@ -155,14 +157,14 @@ class StepGradients:
                 self._shared.update(Place(number, leaf) for leaf in results)
 
     def _after(self, edits: int, what: Target) -> torch.Tensor:
-        """Return a value after so many edits, of which those that it needs are made."""
+        """Return a value after this many edits, after repeating those that it needs."""
         last = self._last_write(what, edits)
         if last < 0 and isinstance(what, OfParameter) and (what, last) not in self._known:
             self._known[what, last] = self.first(what.name)
         return self._known[what, last]
 
     def _compute(self, number: int) -> None:
-        """Make an edit again that gives new values."""
+        """Repeat an edit that returns new values."""
         norm, edit = self.norm_in(self._outputs), self._edits[number]
         if norm is not None and norm[0] is edit:
             results = [norm[1]()]
@@ -173,7 +175,7 @@ class StepGradients:
             self._known[Place(number, leaf), -1] = result
 
     def _write(self, number: int) -> None:
-        """Make an edit again that writes, into copies."""
+        """Repeat an edit that writes, on copies."""
         edit = self._edits[number]
         copies = {target: self._after(number, target).clone() for target in edit.written}
         args, kwargs = self._arguments(number, copies)
@@ -198,7 +200,7 @@ class StepGradients:
 
 
 class FunctionOfGradients:
-    """Call of a function after the step whose gradients it is of, made when a result is read.
+    """Call of a function on gradients after their step, made when a result is read.
 
     args, kwargs: with a GradientValue for each value of gradients.
     """
@@ -229,7 +231,7 @@ class FunctionOfGradients:
         return self._results[leaf].clone()
 
     def _compute(self) -> None:
-        if self._results is not None:  # two others are made of it
+        if self._results is not None:  # referenced by two others
             return
         args, kwargs = tree_map(
             lambda x: x.compute() if isinstance(x, GradientValue) else x, self._given

@@ -1,4 +1,4 @@
-"""Functions of gradients without numbers: the shapes and types of results, and what is written."""
+"""Functions of gradients without values: shapes and types of results, and written arguments."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from csrun.pytorch.step.tokens import Numbers
 
 @dataclass(frozen=True)
 class WithoutNumbers:
-    """Result of a function of gradients. written: those that it has written into.
+    """Result of a function of gradients. written: arguments that it has written.
 
-    is_view: the result shows the memory of a gradient among the arguments.
+    is_view: the result shares the memory of a gradient among the arguments.
     """
 
     result: Any
@@ -34,9 +34,9 @@ class WithoutNumbers:
 def without_numbers(
     func: Any, args: Any, kwargs: Any, gradient: Callable[[torch.Tensor], Gradient]
 ) -> WithoutNumbers | None:
-    """Return the result of a function; None if its shape or type depends on numbers.
+    """Return the result of a function; None if its shape or type depends on values.
 
-    gradient: returns a new lazy one like a tensor
+    gradient: returns a new lazy gradient like a tensor.
     """
     fakes: dict[int, tuple[torch.Tensor, Gradient]] = {}
 

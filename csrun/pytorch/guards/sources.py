@@ -21,9 +21,9 @@ from csrun.pytorch.errors import is_installed, is_users
 from csrun.pytorch.guards.loads import loads_of
 from csrun.pytorch.step.mutation_counters import HOOKS
 
-MOST_ITEMS = 64  # of a container whose items are sources; a larger one is data
+MOST_ITEMS = 64  # elements of a container whose items are sources; a larger one is data
 MOST_FUNCTIONS = 2000
-DEEPEST = 5  # objects within objects
+DEEPEST = 5  # nesting depth of objects
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _LEAVES = (torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, Enum, ModuleType)
@@ -52,7 +52,7 @@ class GuardSource:
     is_of_module: bool = False
 
     def now(self) -> Any:
-        """Return the current value, of a container a tuple of its items."""
+        """Return the current value; for a container a tuple of its items."""
         if self.kind is SourceKind.KEY:
             return self.owner.get(self.key)
         if self.kind is SourceKind.ATTRIBUTE:
@@ -276,7 +276,7 @@ def _hooks_of(parameter: torch.Tensor | None) -> Iterator[Any]:
 
 
 def _is_definition(value: Any, name: str) -> bool:
-    """True if a name is that of an import or definition, which is taken as constant."""
+    """True if a name is that of an import or definition, which is assumed constant."""
     if isinstance(value, ModuleType):
         return True
     is_defined = isinstance(value, type | FunctionType) or callable(value)

@@ -24,9 +24,11 @@ _UNKNOWN = object()  # value of a source that was found after the state
 class Guards:
     """Guards on a model's forward, across recordings.
 
-    A state is the values of all sources, except those that forward itself writes. changed: the name
-    of the source by which the latest new state differs. cause: why forward may compute something
-    else in each step, such as a counter, with its line; empty if nothing says so.
+    A state is the values of all sources, except those that forward itself writes.
+
+    changed: name of the source in which the latest new state differs.
+    cause: reason, with its line, why forward may compute something else in each step, such as a
+        counter; empty without one.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Guards:
         self.forward = self._wrap_forward(forward)
 
     def state(self) -> int:
-        """Return the number of the current state, a new one if it was not seen before."""
+        """Return the number of the current state; a new number for a new state."""
         if self._count == self._sets.count and self._fast.is_same():
             return self._number
         self._count = self._sets.count
@@ -155,7 +157,7 @@ def _is_same_generator(one: Any, other: Any) -> bool:
 
 
 class _IdentityCheck:
-    """Fast check of sources by identity with the values accepted last, about 0.05 us a value."""
+    """Fast check of sources by identity with the values accepted last, about 0.05 us per value."""
 
     def __init__(self, sources: list[GuardSource]) -> None:
         keys = [s for s in sources if s.kind is SourceKind.KEY]

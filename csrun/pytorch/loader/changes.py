@@ -19,9 +19,10 @@ LEARNING = 3  # fetches that show which attributes the data set itself writes, s
 
 
 class DataChanges:
-    """Changes of one loader's data set since the script's other tasks have made theirs.
+    """Changes of one loader's data set since the last patch sent to the other tasks.
 
-    taken: number of accepted changes. patch: encodes all of them, for the data sets of other tasks.
+    taken: number of accepted changes.
+    patch: encodes all of them, for the data sets of other tasks.
     """
 
     def __init__(self, loader: Any) -> None:

@@ -95,7 +95,7 @@ class WidenedBatches(LoaderBatches):
 
 
 def widened(batch: Any) -> Any:
-    """Return a batch with float32 in the place of 16-bit floats."""
+    """Return a batch with float32 in place of 16-bit floats."""
     return tree_map(_widened, batch)
 
 
@@ -124,7 +124,7 @@ def dataset_of(
 
 @dataclass(frozen=True)
 class SentBatches:
-    """Batch numbers of the passes whose order is known, `each` in a pass, or fewer."""
+    """Batch numbers of the passes with a known order, `each` per pass, or fewer."""
 
     orders: PassOrders
     each: int
@@ -144,12 +144,12 @@ class BatchTensors(Elements):
         super().__init__()
         self._where = where
         self._spec: TreeSpec | None = None
-        self._shapes: list[tuple[int, ...]] = []  # of one row of each tensor
+        self._shapes: list[tuple[int, ...]] = []  # shape of one row of each tensor
 
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
         """Return the batch's arrays.
 
-        Raises: UnusableLoaderError for a batch unlike the first, or of other than tensors
+        Raises: UnusableLoaderError for a batch unlike the first one, or with anything but tensors
         """
         leaves, spec = tree_flatten(value)
         arrays = tuple(array_of(leaf, number, self._where) for number, leaf in enumerate(leaves))
@@ -185,7 +185,7 @@ def input_name(number: int) -> str:
 def array_of(leaf: Any, number: int, where: str) -> np.ndarray[Any, Any]:
     """Return a batch's tensor as an array of the same memory.
 
-    Raises: UnusableLoaderError for other than a dense CPU tensor of a type that NumPy has
+    Raises: UnusableLoaderError for anything but a dense CPU tensor of a type that NumPy has
     """
     if not isinstance(leaf, torch.Tensor):
         raise UnusableLoaderError(

@@ -1,9 +1,8 @@
 """Snapshot of a data set's state, cheap enough to be taken at each pass.
 
-Samples may depend on a data set's attributes, those of data sets that it wraps, and of its
-transforms and collate_fn. A snapshot has one entry per leaf: numbers and text by value, a tensor by
-identity and version, an array by identity and checksum, a long list by its elements' values or
-identities.
+Samples may depend on attributes of a data set, of data sets that it wraps, and of its transforms
+and collate_fn. A snapshot has one entry per leaf: numbers and text by value, a tensor by identity
+and version, an array by identity and checksum, a long list by its elements' values or identities.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Batches of a DataLoader over an IterableDataset: a pass is walked from its beginning.
+"""Batches of a DataLoader over an IterableDataset: a pass is iterated from its beginning.
 
-Each task that makes batches walks the whole pass and hands out those that are asked for. The
-first pass begins with the chief's random numbers, so that a data set that draws its order has the
-same one in all tasks; later ones begin with a seed. With `num_workers`, a pass is that of PyTorch's
-first worker, if there was one alone.
+Each task that makes batches iterates the whole pass and returns the requested ones. The first pass
+begins with the chief's random state, so that a data set that draws its order has the same one in
+all tasks; later passes begin with a seed. With `num_workers`, a pass is that of PyTorch's first
+worker, as if it were the only one.
 """
 
 import copy
@@ -21,8 +21,8 @@ from torch.utils.data._utils import worker
 from csrun.data.adapters.torch_batches import PassOrder, generators_kept, on_one_thread
 from csrun.data.errors import PassEndedError, UnusableLoaderError
 
-UNKNOWN = 1 << 32  # batch numbers of a pass that ends where its data set does
-WINDOW = 64  # batches that are kept: those that are fetched ahead, and may be asked for again
+UNKNOWN = 1 << 32  # number of batches of a pass whose length is unknown
+WINDOW = 64  # batches kept: prefetched ones, which may be requested again
 _END = object()
 
 
@@ -48,7 +48,7 @@ def length_of(loader: "DataLoader[Any]") -> int:
 
 
 def rows_of(loader: "DataLoader[Any]", position: int) -> int | None:
-    """Return the number of samples in a batch; None where it is not known, as of ready batches."""
+    """Return the number of samples in a batch; None if unknown, as for ready batches."""
     size: int | None = loader.batch_size
     if size is None or length_of(loader) == UNKNOWN:
         return None
@@ -65,7 +65,7 @@ def seeded_states(seed: int) -> list[Any]:
 
 
 def worker_states(seed: int) -> list[Any]:
-    """Return the states of the generators of PyTorch's first worker process. seed: of the pass."""
+    """Return the generator states of PyTorch's first worker process; seed: of the pass."""
     with generators_kept():
         random.seed(seed)
         np.random.seed(worker._generate_state(seed, 0))
@@ -91,8 +91,8 @@ def _restore(states: Any) -> None:
 class IteratedBatches:
     """Endless sequence of batches, pass after pass.
 
-    order_of: the order of a pass, whose `batches` are the states that it begins with. convert: of
-    each batch
+    order_of: returns the order of a pass, whose `batches` are its initial generator states.
+    convert: applied to each batch.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class IteratedBatches:
         self._kept: dict[int, Any] = {}
         self._window: dict[int, Any] = {}
         self._pass: Iterator[Any] | None = None
-        self._states: Any = None  # of the generators, between two batches
-        self._number = self._next = 0  # of the pass, and of its next batch
+        self._states: Any = None  # generator states, between two batches
+        self._number = self._next = 0  # the pass, and its next batch
         self.batches = length_of(loader)
 
     def __getitem__(self, number: int) -> Any:
@@ -163,7 +163,7 @@ class IteratedBatches:
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """Have the pass's own random numbers, and the task's after it."""
+        """Context manager with the pass's random state; the task's is restored afterwards."""
         with generators_kept(), self._in_worker():
             _restore(self._states)
             yield
@@ -171,7 +171,9 @@ class IteratedBatches:
 
     @contextmanager
     def _in_worker(self) -> Iterator[None]:
-        """Have `get_worker_info()` tell of one worker, where the loader asks for any."""
+        """Context manager in which `get_worker_info()` describes one worker, if the loader has
+        workers.
+        """
         before = worker._worker_info
         if self._loader.num_workers:
             seed, data = self._order_of(self._number).seed, self._loader.dataset

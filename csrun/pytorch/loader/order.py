@@ -32,11 +32,13 @@ from csrun.pytorch.loader.iterated import (
 from csrun.pytorch.loader.random_order import RandomOrder
 
 AHEAD = 256  # passes whose seeds are sent at once
-MOST_BETWEEN = 8  # draws of others between two passes that are tried: four loaders' seeds
+MOST_BETWEEN = 8  # tried numbers of other draws between two passes: four loaders' seeds
 
 
 class PassSeeds(msgspec.Struct, frozen=True, array_like=True):
-    """Seeds that torch draws as a pass begins: the workers' base seed, and the sampler's."""
+    """Seeds that torch draws at the beginning of a pass: the workers' base seed, and the sampler's.
+    sampler's.
+    """
 
     base: int
     sampler: int
@@ -51,9 +53,10 @@ class SentOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PassOrders:
-    """Orders of the passes over one loader, drawn in the chief, adopted in other tasks.
+    """Orders of the passes over one loader, drawn in the chief, received by other tasks.
 
-    begun: number of passes begun. is_under_way: whether the last one was not read to its end.
+    begun: number of passes begun.
+    is_under_way: whether the last one was not read to its end.
     """
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
@@ -80,7 +83,7 @@ class PassOrders:
     def begin(self, before: Callable[[], None] = lambda: None) -> bool:
         """Begin the next pass as torch's iterator does; return whether its prediction was right.
 
-        before: called where it was not, while the orders sent before are still in use
+        before: called if it was wrong, while the orders sent before are still in use.
         """
         is_predicted = self._begin_pass(self.begun, before)
         self.begun += 1
@@ -111,7 +114,7 @@ class PassOrders:
         seed = base + number if self._keeps_base else base
         if self._loader.num_workers:
             states = worker_states(seed)
-        else:  # a later pass begins with a seed, since the chief need not walk those before
+        else:  # a later pass begins with a seed, since the chief need not iterate the earlier ones
             states = seeded_states(seed) if number else before
         return SentOrder(number, (PassSeeds(base, 0),), states)
 
@@ -194,7 +197,7 @@ class PassOrders:
 
     def _draw_batches(self) -> list[Indices]:
         sampler = self._loader._index_sampler
-        for _ in range(1 + (self._loader.num_workers > 0)):  # torch begins twice for workers
+        for _ in range(1 + (self._loader.num_workers > 0)):  # torch begins twice with workers
             batches = iter(sampler)
         return list(islice(batches, len(self._loader) + 1))
 
@@ -293,7 +296,7 @@ def seeded_order_of(loader: "DataLoader[Any]") -> SeededOrder | None:
 
 
 class BatchedOrder(Sequence[Indices]):
-    """Batches of an order, cut on demand; single elements where size is None."""
+    """Batches of an order, cut on demand; single elements if size is None."""
 
     def __init__(self, order: "range | RandomOrder", size: int | None, length: int) -> None:
         self._order, self._size, self._length = order, size, length

@@ -1,7 +1,7 @@
-"""Passes over a DataLoader whose class has its own `__iter__`, such as Accelerate's.
+"""Passes over a DataLoader whose class overrides `__iter__`, such as Accelerate's.
 
-Its `__iter__` runs on numbers in the place of batches. So it may look ahead, skip batches and note
-that the last one is out, and each batch is still taken when the loop gets it.
+Its `__iter__` runs on numbers in place of batches. It may look ahead, skip batches and mark the
+last one, and each batch is still made when the loop gets it.
 """
 
 from collections.abc import Generator, Iterator

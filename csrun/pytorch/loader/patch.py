@@ -1,4 +1,4 @@
-"""Encoding of a data set's changes for the streamers, whose copies are as at the script's start."""
+"""Encoding of a data set's changes for the streamers, whose copies are from the script's start."""
 
 import operator
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ def _encode(path: Path, in_place: bool, roots: Mapping[str, Any]) -> bytes:
 def _path_to_send(path: Path, before: Snapshot, roots: Mapping[str, Any]) -> tuple[Path, bool]:
     """Return the path to send for a changed one, and whether it changed in place.
 
-    A tuple, or a container that has lost an item, is sent as a whole.
+    A tuple, or a container that has lost an item, is sent completely.
     """
     old, value = before.get(path), _value_at(roots, path)
     if old is not None and isinstance(value, torch.Tensor | np.ndarray) and old.value is value:
@@ -138,7 +138,9 @@ def _set(target: Any, place: PathStep, value: Any) -> None:
 
 
 def _pack(value: Any) -> Any:
-    """Return a value for msgpack: types that it lacks are lists that begin with their name."""
+    """Encode a value for msgpack: unsupported types become lists that begin with the type's name.
+    name.
+    """
     if isinstance(value, torch.Tensor):
         return "tensor", *_bytes_of(value.detach().numpy())
     if isinstance(value, np.ndarray):

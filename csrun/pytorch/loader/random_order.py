@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import RandomSampler
 
 BLOCK = 2**16  # samples, or one permutation of the data set if that is longer
-_MOST_BLOCKS = 2  # in memory: a batch may lie in two
+_MOST_BLOCKS = 2  # in memory, since a batch may span two
 
 
 class RandomOrder(Sequence[int]):

@@ -1,1 +1,1 @@
-"""The user's loop in a Session: its steps, and what it reads of them."""
+"""The user's loop in a Session: its steps, and the values that it reads."""

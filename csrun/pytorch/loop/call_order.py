@@ -11,7 +11,7 @@ from csrun.pytorch.step.variant import StepVariant
 
 
 def require_block(is_over: bool) -> None:
-    """Raises: UsageError for a pass that is read after its Session's block was left"""
+    """Raises: UsageError for a pass that is read after its Session's block has ended"""
     if is_over:
         raise UsageError(
             f"{user_line()}: a pass over a dataloader is read after the block of the Session in "
@@ -20,7 +20,7 @@ def require_block(is_over: bool) -> None:
 
 
 def changed_too_late(name: str) -> UsageError:
-    """Error for a change of what forward reads after it was read."""
+    """Return the error for a change of a value that forward reads, after it was read."""
     return UsageError(
         f"{user_line()}: {name}, which forward reads, has changed since the model was called in "
         "this step, or a value of the step was read: change it before the loop takes a batch"
@@ -28,7 +28,7 @@ def changed_too_late(name: str) -> UsageError:
 
 
 def require_read_to_end(orders: PassOrders) -> None:
-    """Raises: UsageError for a pass whose order depends on how far the last one was read"""
+    """Raises: UsageError for a pass whose order depends on how far the previous one was read"""
     if orders.is_under_way and orders.draws_as_it_goes:
         raise UsageError(
             f"{user_line()}: the last pass was not read to its end, and the DataLoader shuffles by "
@@ -38,11 +38,11 @@ def require_read_to_end(orders: PassOrders) -> None:
 
 
 def require_followed(step: LoopStep, accumulates: bool) -> None:
-    """Check that a batch which the loop leaves may be left.
+    """Check that the loop may leave a batch without its end.
 
     accumulates: batches may be left between backward() and optimizer.step().
 
-    Raises: UsageError where a value of it was read, so that it has run, and its end is missing
+    Raises: UsageError if a value of it was read, so that it has already run without its end
     """
     was_read = step.status.is_queued and step.trains
     if was_read and not (step.has_gradients and accumulates and not step.is_updated):
@@ -56,7 +56,7 @@ def require_followed(step: LoopStep, accumulates: bool) -> None:
 def step_of(step: LoopStep | None, closure: Any) -> LoopStep:
     """Return the step whose optimizer.step() is called.
 
-    Raises: UsageError where there is none
+    Raises: UsageError if there is none
     """
     if closure is not None:
         raise UsageError(
@@ -98,7 +98,7 @@ def require_same_edits(step: LoopStep, variant: StepVariant) -> None:
 
 
 def edited_too_late() -> UsageError:
-    """Error for edits of gradients in a step that has run without them."""
+    """Return the error for edits of gradients in a step that has already run without them."""
     return UsageError(
         f"{user_line()}: gradients are edited differently than in earlier steps, and this step "
         "has run, since a value of it was read: read values after optimizer.step()"
@@ -115,7 +115,7 @@ def require_optimizer(optimization: Optimization | None) -> None:
 
 
 def require_training(optimization: Optimization | None) -> None:
-    """Raises: UsageError for a summary where nothing is trained"""
+    """Raises: UsageError for a summary in a Session that does not train"""
     if optimization is None:
         raise UsageError(
             f"{user_line()}: cbtorch.summarize_scalar needs a training, and this Session "

@@ -1,4 +1,4 @@
-"""Variants of a step that differ in what the loop does to the gradients."""
+"""Variants of a step that differ in the loop's edits of gradients."""
 
 import logging
 from collections.abc import Callable
@@ -18,35 +18,35 @@ from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.variant import StepVariant
 
-MOST_FORMS = 8  # of edits of one variant: a program each
-MOST_KEPT = 64  # forms that are found again, some of which only read gradients differently
+MOST_FORMS = 8  # maximum edited forms of one variant: one program each
+MOST_KEPT = 64  # cached forms, some of which only differ in how they read gradients
 
 log = logging.getLogger("csrun")
 
 
 class EditedVariants:
-    """Cache of variants by the edits of their gradients, the latest first.
+    """Cache of variants by the edits of their gradients, latest first.
 
     compile: compiles a new variant.
     """
 
     def __init__(self, model: torch.nn.Module, compile: Callable[[StepVariant], None]) -> None:
         self._model, self._compile = model, compile
-        self._forms: dict[StepVariant, list[tuple[KeptEdits, StepVariant]]] = {}  # the latest first
+        self._forms: dict[StepVariant, list[tuple[KeptEdits, StepVariant]]] = {}  # latest first
         self._first: dict[StepVariant, StepVariant] = {}
-        self._recorded: dict[StepVariant, StepVariant] = {}  # forms of steps that were recorded
+        self._recorded: dict[StepVariant, StepVariant] = {}  # forms of recorded steps
         self._begun: WeakKeyDictionary[KeptEdits, bool] = WeakKeyDictionary()
         self._norms: WeakKeyDictionary[KeptEdits, Edit | None] = WeakKeyDictionary()
 
     def latest(self, variant: StepVariant) -> StepVariant:
-        """Return the variant that the last step of this one had."""
+        """Return the variant that the last step used."""
         forms = self._forms.get(variant)
         return forms[0][1] if forms else self._recorded.get(variant, variant)
 
     def of_recorded(self, variant: StepVariant, recording: Recording) -> StepVariant:
         """Return the variant of a recorded step that ends several batches.
 
-        Raises: UsageError for edits that cannot be those of a sum
+        Raises: UsageError for edits that cannot apply to a sum of gradients
         """
         goals = [*recording.before_edits, *recording.gradients.values()]
         for form in (variant, self.latest(variant)):
@@ -63,13 +63,13 @@ class EditedVariants:
         return found
 
     def variant_of(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
-        """Return the variant of this one with other edits.
+        """Return the variant with other edits.
 
-        Raises: UsageError for too many of them, or edits that cannot be recorded
+        Raises: UsageError for too many variants, or edits that cannot be recorded
         """
         first = self._first.get(variant, variant)
         forms = self._forms.setdefault(first, [])
-        if forms and forms[0][0] is edits:  # as in the step before
+        if forms and forms[0][0] is edits:  # as in the previous step
             return forms[0][1]
         place = next((n for n, (kept, _) in enumerate(forms) if kept.is_same(edits)), None)
         if place is not None:
@@ -83,9 +83,9 @@ class EditedVariants:
         return found
 
     def begun(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
-        """Return the variant of a step whose edits so far are these.
+        """Return the variant of a step with these edits so far.
 
-        It is the present one if that begins with them, and makes others then.
+        It is the current one if its edits begin with them, and it makes others later.
         """
         if not edits.are_written:
             return variant
@@ -97,7 +97,7 @@ class EditedVariants:
         return variant if self._begun[edits] else self.variant_of(variant, edits)
 
     def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
-        """Return the edit that computes the norm by which all gradients are clipped at last."""
+        """Return the edit that computes the norm by which all gradients are finally clipped."""
         if edits not in self._norms:
             self._norms[edits] = self._find_norm(self._first.get(variant, variant), edits)
         return self._norms[edits]
@@ -119,7 +119,8 @@ class EditedVariants:
         goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
         recorded = self._recorded.get(first, first)
         forms = {form: None for _, form in self._forms.get(first, ())}
-        for known in dict.fromkeys((first, recorded, *forms)):  # what is only read makes no other
+        # a read alone makes no other variant
+        for known in dict.fromkeys((first, recorded, *forms)):
             if difference(known.recording, known.goals, edited, goals) is None:
                 return known
         if len(forms) >= MOST_FORMS:

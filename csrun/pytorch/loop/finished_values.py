@@ -1,4 +1,4 @@
-"""Reads of a recorded step's values after the step is over."""
+"""Reads of a recorded step's values after the step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +18,13 @@ from csrun.pytorch.step.variant import StepVariant
 
 @dataclass(frozen=True, eq=False)
 class FinishedValues:
-    """Values of a recorded step that is over, as its traced tensors are read.
+    """Values of a finished recorded step, read through its traced tensors.
 
-    Traced tensors lead here, and nothing here to them or to their recorder, so that all of it is
-    freed with the last of them. returned: gives the value that the program returns, None for
-    another. norm: gives the norm by which all gradients are clipped.
+    Traced tensors refer to this object, and it does not refer to them or to their recorder, so
+    everything is freed with the last traced tensor.
+
+    returned: returns the value from the program's outputs, None if it is not among them.
+    norm: returns the norm by which all gradients are clipped.
     """
 
     recording: Recording

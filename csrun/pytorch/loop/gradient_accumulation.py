@@ -17,7 +17,7 @@ log = logging.getLogger("csrun")
 
 
 class GradientAccumulation:
-    """Checks that the sum which the wafer makes is the one that PyTorch makes."""
+    """Checks that the wafer's sum of gradients is the one that PyTorch computes."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class GradientAccumulation:
         self._left: LoopStep | None = None
 
     def leave(self, step: LoopStep) -> None:
-        """The loop takes another batch before `optimizer.step()`.
+        """Note that the loop takes another batch before `optimizer.step()`.
 
-        Raises: UsageError where the gradients were edited, or cannot be added to
+        Raises: UsageError if the gradients were edited, or cannot be accumulated
         """
         if step.recorded is None:
             self._gradients.leave(step.place + 1)
@@ -47,19 +47,19 @@ class GradientAccumulation:
         self._left = step
 
     def take_left(self) -> LoopStep | None:
-        """Return the last batch of a pass, if its gradients wait for `optimizer.step()`."""
+        """Return the last batch of a pass if its gradients wait for `optimizer.step()`."""
         if not self._gradients.added_to():
             return None
         self._gradients.batches = 0
         return self._left
 
     def end_recorded(self, step: LoopStep) -> None:
-        """A recorded step has ended its batches."""
+        """Note the end of a recorded step with several batches."""
         assert step.recorded is not None, "asked of one"
         self._appear(step, step.recorded.recording, 0)
 
     def say_rest(self) -> None:
-        """Warn, at the block's end, of gradients that no `optimizer.step()` followed."""
+        """Warn, at the block's end, of gradients without a following `optimizer.step()`."""
         if batches := self._gradients.waiting:
             log.warning(
                 f"The gradients of the last {batches} batches are dropped: no optimizer.step() "
@@ -91,7 +91,7 @@ class GradientAccumulation:
             )
 
     def are_of_sums(self, *variants: StepVariant) -> bool:
-        """True if the updates take gradients as they are, or clip all of them by norm."""
+        """True if the updates use gradients unchanged, or clip all of them by norm."""
         return all(map(self._is_of_sum, variants))
 
     def _is_of_sum(self, variant: StepVariant) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class GroupPatches(Patches):
-    """Context in which methods of the models and optimizers of a group go to the Session's loop."""
+    """Context in which methods of a group's models and optimizers call the Session's loop."""
 
     def __init__(self, loop: "UpdatingLoop", group: ModelGroup) -> None:
         super().__init__(loop, group, None)
@@ -45,7 +45,7 @@ class GroupPatches(Patches):
         state_dict, load = optimizer.state_dict, optimizer.load_state_dict
 
         def step(own: Any, *args: Any, **kwargs: Any) -> Any:
-            own._opt_called = True  # which schedulers ask for
+            own._opt_called = True  # which schedulers check
             return loop.update(own, own_step, args, kwargs)
 
         def zero(own: Any, set_to_none: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""Calls of the model on the loop's own tensors: PyTorch computes them on the host.
+"""Calls of the model on the loop's own tensors, computed by PyTorch on the host.
 
-An estimate of the loss on drawn batches, a sample of text, a prediction: the values are PyTorch's,
-of the weights after the last step.
+Examples are an estimate of the loss on random batches, a text sample, a prediction. They use the
+weights after the last step.
 """
 
 import logging
@@ -22,18 +22,18 @@ log = logging.getLogger("csrun")
 
 
 class HostCalls:
-    """The model, as PyTorch computes it between the steps. forward: the model's own."""
+    """The model on the host between steps; forward: the model's own."""
 
     def __init__(self, run: ScriptRun, model: torch.nn.Module, forward: Callable[..., Any]) -> None:
         self._run, self._model, self._forward = run, model, forward
-        self._weights_of = -1  # the count of updates of the weights that the model has
+        self._weights_of = -1  # number of updates of the model's current weights
         self._lines: set[str] = set()
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model on the weights as they are.
+        """Call the model with the current weights.
 
-        Raises: UsageError for a model without memory, in steps that an earlier run has taken, and
-            where forward writes a buffer, as a batch norm does in training
+        Raises: UsageError for a model without memory, in steps that an earlier run has computed,
+        and if forward writes a buffer, as a batch norm does in training
         """
         require_memory(self._model)
         run, line = self._run, user_line()
@@ -49,7 +49,7 @@ class HostCalls:
             opened.enter_context(unrecorded())
             opened.enter_context(torch._C.DisableTorchFunction())
             opened.enter_context(torch.no_grad())
-            opened.enter_context(on_one_thread())  # the same numbers for any number of CPUs
+            opened.enter_context(on_one_thread())  # the same bits for any number of CPUs
             if self._weights_of != run.updates:
                 run.read_weights()
                 self._weights_of = run.updates

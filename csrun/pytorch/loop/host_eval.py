@@ -1,7 +1,7 @@
-"""Lazy evaluation on the host of what the loop computes from its steps' values.
+"""Lazy evaluation on the host of the loop's computations on values of steps.
 
-Only what step 1 did not compute comes here. Arguments are copied at the call: later writes of the
-loop do not change them.
+Only computations that step 1 did not make are evaluated here. Arguments are copied at the call, so
+later writes of the loop do not change them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,9 +27,10 @@ from csrun.pytorch.step.tokens import Numbers, Token, number_of
 class Computation:
     """Call of a function on values of steps and results of other computations.
 
-    results: its tensors, flat, once it is computed. has_gradients: autograd records it.
-    takes_weights: a tensor among its arguments is computed from weights, of which its copy knows
-    nothing.
+    results: its tensors, flat, once computed.
+    has_gradients: autograd records it.
+    takes_weights: a tensor among its arguments is computed from weights, which its copy does not
+        track.
     """
 
     __slots__ = (
@@ -61,7 +62,7 @@ class Computation:
         return list(tree_leaves((self._args, self._kwargs)))
 
     def _needs(self) -> Iterator["Computation"]:
-        """Yield the computations among its arguments that have no results yet."""
+        """Yield the computations among its arguments without results."""
         for leaf in self._leaves():
             if isinstance(leaf, Result) and leaf.of.results is None:
                 yield leaf.of
@@ -110,7 +111,7 @@ class Computation:
         return any(isinstance(leaf, TracedTensor) for leaf in self._leaves())
 
     def settle(self) -> None:
-        """Replace values of recorded steps that are over by their numbers."""
+        """Replace values of finished recorded steps by their numbers."""
         self.is_settled = True
         self._args, self._kwargs = tree_map(_settled, (self._args, self._kwargs))
 
@@ -120,13 +121,13 @@ class Computation:
             return self.results
         self.owner.readback.want(self.places())
         waiting = [self]
-        with on_one_thread():  # sums must not depend on how many CPUs a task has
+        with on_one_thread():  # sums must not depend on the number of CPUs of a task
             while waiting:
                 if more := list(waiting[-1]._needs()):
                     waiting += more
                     continue
                 last = waiting.pop()
-                if last.results is None:  # two others may be made of it
+                if last.results is None:  # referenced by two others
                     last._compute()
         assert self.results is not None, "computed"
         return self.results
@@ -140,7 +141,7 @@ class Computation:
     def call_again(self, value: Callable[[Any], Any]) -> list[Any]:
         """Return the results of its function on other values of its arguments.
 
-        Raises: UsageError where gradients would be lost
+        Raises: UsageError if gradients would be lost
         """
         if self.results is not None:
             return self.results
@@ -154,7 +155,7 @@ class Computation:
             return list(tree_leaves(call_for_user(self._func, args, kwargs)))
 
     def _carried(self, leaf: Any) -> Any:
-        """Return the numbers of a detached value of an earlier step; others as they are."""
+        """Return the numbers of a detached value of an earlier step; other values unchanged."""
         return self._number(leaf) if isinstance(leaf, InStep) and leaf.is_detached else leaf
 
     def _number(self, leaf: Any) -> Any:
@@ -169,8 +170,9 @@ class Computation:
 class Result:
     """One tensor of a computation's results.
 
-    is_shared: other results may be views of it. viewed: the views of weights that it is a view of.
-    is_detached: no gradient goes through it.
+    is_shared: other results may be views of it.
+    viewed: views of weights that it is a view of.
+    is_detached: no gradient flows through it.
     """
 
     __slots__ = ("is_detached", "is_shared", "number", "of", "viewed")
@@ -187,7 +189,7 @@ class Result:
         self.is_detached = is_detached
 
     def detached(self) -> "Result":
-        """Return the same, apart from autograd."""
+        """Return the same value without autograd."""
         return Result(self.of, self.number, self.is_shared, self.viewed, True)
 
     def numbers(self) -> Any:
@@ -196,10 +198,10 @@ class Result:
 
 
 class Lazy(Numbers):
-    """Lazy tensor of a result. is_detached: no gradient goes through it."""
+    """Lazy tensor of a result. is_detached: no gradient flows through it."""
 
     is_detached: bool
-    _held: list[Result]  # one, in the memory of all that are detached from it
+    _held: list[Result]  # shared by all tensors that are detached from it
 
     @staticmethod
     def __new__(
@@ -215,7 +217,7 @@ class Lazy(Numbers):
 
     @property
     def result(self) -> Result:
-        """The result that it shows now."""
+        """Its current result."""
         return self._held[0]
 
     @result.setter
@@ -234,7 +236,7 @@ class Lazy(Numbers):
         return self.result.numbers()
 
     def detach(self) -> "Lazy":
-        """Return the value, apart from autograd; writes into either are seen in both."""
+        """Return the detached value; a write into either is visible in both."""
         return self if self.is_detached else Lazy(self._owner, self._held, self, is_detached=True)
 
 
@@ -260,8 +262,8 @@ def later(
 ) -> Any:
     """Return the lazy results of a function.
 
-    They are computed at once where their shapes depend on numbers, or where the function draws
-    random numbers, since the generator may be in another state later. at_once: in place of `now`.
+    They are computed at once if their shapes depend on values, or if the function draws random
+    numbers, since the generator state may change. at_once: used in place of `now`.
 
     Raises: UsageError for a write into a value of a step
     """
@@ -288,7 +290,7 @@ def later(
 def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[InStep, ...]:
     """Return the views of weights among the arguments.
 
-    Raises: UsageError for one that the optimizer has changed
+    Raises: UsageError for a view whose weight the optimizer has changed
     """
     found = tuple(
         place
@@ -320,7 +322,7 @@ def _given(*arguments: Any) -> Any:
 
 
 def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Replace a lazy tensor that the loop writes into by the value after the write."""
+    """Replace a lazy tensor that the loop writes by the value after the write."""
     target = args[0]
     if isinstance(target, TracedTensor):
         target.become(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))

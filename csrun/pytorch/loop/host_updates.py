@@ -1,7 +1,7 @@
-"""Updates that the host computes, as those of LBFGS: how often it needs the loss depends on values.
+"""Updates computed on the host, as in LBFGS, which decides by values how often it needs the loss.
 
-The wafer computes each loss and its gradients, which are read back; the weights that the optimizer
-writes go into the store, as those that the loop writes between two steps.
+The wafer computes each loss and its gradients, which are read back. The weights that the optimizer
+writes are copied to the store, like those that the loop writes between two steps.
 """
 
 import logging
@@ -20,7 +20,7 @@ _said: set[str] = set()  # lines of such updates
 
 
 class LoopOnWafer(Protocol):
-    """The loop, as far as it is needed here."""
+    """The loop, as used here."""
 
     user: UserState
 
@@ -28,7 +28,7 @@ class LoopOnWafer(Protocol):
         """End the current step."""
 
     def run_step(self, values: Sequence[TracedTensor]) -> list[torch.Tensor]:
-        """End the current step and return numbers of its values."""
+        """End the current step and return values of it."""
 
 
 def update_on_host(
@@ -40,7 +40,7 @@ def update_on_host(
     """Call an optimizer's step, whose closure runs on the wafer.
 
     Raises: UsageError without a closure that calls backward(), and in a resumed run, whose store
-        does not have what the host has computed after its checkpoint
+    lacks the host's updates after its checkpoint
     """
     if loop.user.is_replayed:
         raise UsageError(
@@ -69,7 +69,7 @@ def update_on_host(
         for parameter, gradient in zip(trained, gradients, strict=True):
             parameter.grad = gradient.clone()
         loop.user.give_back()
-        loop.user.note_shared()  # the optimizer is about to write the weights
+        loop.user.note_shared()  # the optimizer will write the weights
         return number
 
     return own(on_wafer)

@@ -1,7 +1,7 @@
-"""Calls that the script leaves for the end of the step, on numbers of its values.
+"""Calls that the script defers to the end of the step, where they get plain numbers.
 
-A call that is left while forward runs is repeated in each step: its arguments are further results
-of forward, for which a token is handed out where forward's Python does not run.
+A call deferred by forward is repeated in each step: its arguments are additional results of
+forward, with tokens in steps that do not run forward's Python.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,21 +23,21 @@ class LateCall:
         self.func, self.args, self.kwargs = func, args, kwargs
 
     def run(self) -> None:
-        """Make the call, with plain tensors in the place of values of the step."""
+        """Make the call, with plain tensors in place of values of the step."""
         args, kwargs = tree_map(numbers_of, (self.args, dict(self.kwargs)))
         with unrecorded():
             self.func(*args, **kwargs)
 
 
 class ForwardResults:
-    """Results of forward with the calls that it has left."""
+    """Results of forward with its deferred calls."""
 
     def __init__(self, results: Any, calls: list[LateCall]) -> None:
         self.results, self.calls = results, calls
 
 
 class LateCalls:
-    """Calls that wait for the end of the step, and those that forward leaves as it runs."""
+    """Calls deferred to the end of the step, and those that forward defers."""
 
     def __init__(self) -> None:
         self._waiting: list[LateCall] = []
@@ -49,11 +49,11 @@ class LateCalls:
         return bool(self._of_forward)
 
     def leave(self, call: LateCall) -> None:
-        """Leave a call for the end of the step."""
+        """Defer a call to the end of the step."""
         (self._of_forward[-1] if self._of_forward else self._waiting).append(call)
 
     def within(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return forward with the calls that it leaves among its results."""
+        """Return a forward that also returns its deferred calls."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             self._of_forward.append([])
@@ -66,7 +66,7 @@ class LateCalls:
         return called
 
     def released(self, results: Any) -> Any:
-        """Return forward's own results; the calls among them wait from now on."""
+        """Return forward's own results, and defer the calls among them."""
         if type(results) is not ForwardResults:
             return results
         for call in results.calls:
@@ -74,17 +74,17 @@ class LateCalls:
         return results.results
 
     def run(self) -> None:
-        """Make the calls that wait, in order."""
+        """Make the deferred calls, in order."""
         while self._waiting:
             self._waiting.pop(0).run()
 
     def clear(self) -> None:
-        """Drop the calls that wait."""
+        """Drop the deferred calls."""
         self._waiting.clear()
 
 
 def numbers_of(leaf: Any) -> Any:
-    """Return a plain tensor in the place of a value of a step; others as they are."""
+    """Return a plain tensor in place of a value of a step; other arguments unchanged."""
     if isinstance(leaf, Numbers):
         return leaf.tensor()
     return leaf.numbers() if isinstance(leaf, TracedTensor) else leaf

@@ -1,4 +1,4 @@
-"""The step that a loop is in."""
+"""Current step of a loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ from csrun.pytorch.step.variant import Batches, StepVariant
 
 
 class MadeCall(NamedTuple):
-    """A call of a step on tokens that step 1 made, too. has_gradients: autograd records it.
+    """A call of a step on tokens that matches one of step 1. has_gradients: autograd records it.
 
-    random_state: of PyTorch's generator before it, where forward draws.
+    random_state: state of PyTorch's generator before it, if forward draws.
     """
 
     expected: Expected
@@ -48,18 +48,23 @@ class MadeCall(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LoopStep:
-    """The step that a loop is in, from its batch to `optimizer.step()` or the next batch.
+    """Current step of the loop, from its batch to `optimizer.step()` or the next batch.
 
-    batch: its number among the loader's. variant: None until it is known, in a step that is
-    recorded for the first time. guards: number of the state of the guards at the batch. rows:
-    samples of the batch; None where samples are batches themselves. calls: those of the expected
-    calls that were made. given: tensors of the script among their arguments. place: how many
-    batches of its `optimizer.step()` came before it, from `backward()` or the first value read on.
-    numbers: the optimizer's, that it was ordered with. is_updated: its update was queued before
-    `optimizer.step()`. is_computed: what the host computes is given. has_other_shapes: it has other
-    shapes than in step 1. strayed: a call of the expected function with other arguments, for
-    messages. changed: why the program cannot have the step's numbers, for messages. revalidation:
-    set where it is compared with step 1 again.
+    batch: index of its batch among the loader's.
+    variant: None until it is known, in a step that is recorded for the first time.
+    guards: number of the guards' state at the batch.
+    rows: number of samples of the batch; None if samples are batches themselves.
+    calls: expected calls that were made.
+    given: tensors of the script among their arguments.
+    place: number of batches before it in the same `optimizer.step()`, known from `backward()` or
+        the first read on.
+    numbers: the optimizer's numbers with which it was ordered.
+    is_updated: its update was queued before `optimizer.step()`.
+    is_computed: the host's results are given.
+    has_other_shapes: its shapes differ from those of step 1.
+    strayed: a call of the expected function with other arguments, for messages.
+    changed: reason why the program cannot compute the step's values, for messages.
+    revalidation: set if the step is compared with step 1 again.
     """
 
     outputs: StepOutputs
@@ -89,7 +94,7 @@ class LoopStep:
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...] | None:
-        """Tensors that its program takes; None where a loader gives them."""
+        """Tensors that its program takes; None if a loader gives them."""
         assert self.variant is not None, "known by now"
         if not self.variant.batches.is_pushed:
             return None
@@ -106,15 +111,15 @@ class LoopStep:
 
     @property
     def lacks_tensors(self) -> bool:
-        """True if its program takes a tensor that no call has been given and forward not drawn."""
+        """True if its program needs tensors that no call was given and forward did not draw."""
         if self.variant is None or self.recorded is not None:
             return False
         leaves = self.variant.recording.script_leaves
         return any(leaf.value not in self.given for leaf in leaves)
 
     def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> bool:
-        """Note a call that was made; False if it is given another tensor of the script than an
-        earlier call of the step, where step 1 gave the same.
+        """Record a call that was made; False if it gets another tensor of the script than an
+        earlier call of the step, where step 1 passed the same one.
         """
         own = self._given_to(expected, leaves_of(args, kwargs))
         if own is None:
@@ -130,7 +135,7 @@ class LoopStep:
         return True
 
     def compute_on_host(self) -> bool:
-        """Compute what the host does of its variant's step, once all that it takes is known.
+        """Compute the host's results of its variant's step, once all inputs are known.
 
         False if a result has another shape than in step 1.
         """
@@ -144,7 +149,7 @@ class LoopStep:
         return found is not None
 
     def take_variant(self, variant: StepVariant, computed: HostResults | None = None) -> None:
-        """Be a step of a variant, before its first call. computed: by the host, if it is known."""
+        """Set the variant, before the first call. computed: by the host, if known."""
         self.variant, self.given, self.is_computed = variant, {}, False
         self.has_other_shapes = False
         if computed is not None:
@@ -156,7 +161,7 @@ class LoopStep:
         self.given.update({} if computed is None else computed.values)
 
     def _draw(self, expected: Expected) -> torch.Tensor | None:
-        """Draw what forward would draw; return the state of the generator before, if it draws."""
+        """Draw forward's random numbers; return the generator state before, if it draws."""
         if not expected.draws:
             return None
         state = torch.get_rng_state()
@@ -167,7 +172,9 @@ class LoopStep:
         return state
 
     def _given_to(self, expected: Expected, leaves: list[Any]) -> dict[int, torch.Tensor] | None:
-        """Return copies of the script's tensors among arguments, by id; None if one is another."""
+        """Return copies of the script's tensors among arguments, by id; None if one is another
+        tensor.
+        """
         own: dict[int, torch.Tensor] = {}
         for operand, given in zip(expected.operands, leaves, strict=True):
             if type(operand) is Slot and operand.is_argument:
@@ -179,7 +186,7 @@ class LoopStep:
         return own
 
     def may_lead_to_loss(self, args: Any, kwargs: Any) -> bool:
-        """True for arguments of a result of unknown shape that need not be a metric's."""
+        """True for arguments whose result of unknown shape may be needed for the loss."""
         if self.variant is None or self.has_gradients or not torch.is_grad_enabled():
             return False
         leaves = (x for x in leaves_of(args, kwargs) if isinstance(x, Numbers))
@@ -187,7 +194,7 @@ class LoopStep:
         return is_followed and user_line() not in self.variant.shape.host.unused_lines
 
     def may_be_made_again(self, modes: tuple[bool, ...], guards: int) -> bool:
-        """True if its calls so far would compute the same now."""
+        """True if its calls so far would compute the same values now."""
         if any(made.is_of_model for made in self.calls) and (self.modes, self.guards) != (
             modes,
             guards,
@@ -196,7 +203,7 @@ class LoopStep:
         return all(made.is_as_made for made in self.calls)
 
     def _keep_slot(self, token: Token) -> None:
-        """Keep the present value of a token, which a write gives another one, in the calls."""
+        """Keep a token's current value for earlier calls, before a write replaces it."""
         value = token.in_step
         for number, made in enumerate(self.calls):
             args, kwargs = tree_map(lambda x: value if x is token else x, (made.args, made.kwargs))
@@ -218,7 +225,7 @@ class LoopStep:
 
     @property
     def expected(self) -> Expected | None:
-        """The call of step 1 that comes next; None if there is none, or the step is recorded."""
+        """The next call of step 1; None if there is none, or if the step is recorded."""
         if self.variant is None or self.recorded is not None:
             return None
         if self.status.is_over or self.is_revalidating:
@@ -228,7 +235,7 @@ class LoopStep:
 
     @property
     def is_revalidating(self) -> bool:
-        """True if the user's code runs to be compared with step 1, not for the loop."""
+        """True if the user's code is running for a comparison with step 1, not for the loop."""
         return self.revalidation is not None and self.revalidation.is_recording
 
     @property

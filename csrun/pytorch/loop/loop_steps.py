@@ -1,6 +1,6 @@
-"""Steps of a Session's loop: each is begun, recorded or handed out as tokens, and queued.
+"""Steps of a Session's loop: each is started, recorded or run on tokens, and queued.
 
-`csrun.pytorch.step.step_status` has the status of a step; this is the shell that changes it.
+`csrun.pytorch.step.step_status` has the status of a step; this module changes it.
 """
 
 import logging
@@ -49,16 +49,18 @@ log = logging.getLogger("csrun")
 
 
 class LoopSteps:
-    """Shell of the steps of a loop; what the loop calls is in `SessionLoop`.
+    """Steps of a loop; `SessionLoop` has the loop's calls.
 
-    line: of the Session; a later Session in that line has the same variants. forward: the model's
-    own. recorded_for: why all steps are recorded; empty: those after the first ones need not be.
-    user: the state of the user's objects. watch: guards the model's tensors between steps.
-    scaled_loss: by GradScalers.
+    line: source line of the Session; a later Session on that line shares its variants.
+    forward: the model's own.
+    recorded_for: reason why all steps are recorded; empty if only the first ones are.
+    user: state of the user's objects.
+    watch: guards the model's tensors between steps.
+    scaled_loss: scaling by GradScalers.
     """
 
     RECORDED: ClassVar[type[RecordedStep]] = RecordedStep
-    TAKES_ARGUMENTS: ClassVar = False  # also where a loader gives the batch
+    TAKES_ARGUMENTS: ClassVar = False  # also if a loader gives the batch
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class LoopSteps:
 
     @property
     def step(self) -> LoopStep | None:
-        """The step that the loop is in."""
+        """The current step."""
         return self._step
 
     def end(self) -> None:
@@ -120,7 +122,9 @@ class LoopSteps:
         self._is_over = True
 
     def stop(self, error: BaseException) -> CaptureError | None:
-        """End the loop on an error; return the error to raise instead, of a recorded step."""
+        """End the loop after an error; return the error to raise instead, if a step is being
+        recorded.
+        """
         self._weight_calls.end()
         said, self._is_over = None, True
         if self._step is not None and self._step.recorded is not None:
@@ -133,14 +137,14 @@ class LoopSteps:
         return said
 
     def forget_gradients(self) -> None:
-        """Remove the lazy gradients from the parameters; the run keeps which had one."""
+        """Remove the lazy gradients from the parameters; the run remembers which had one."""
         self._run.left_gradients = self._gradients.kept
         self._gradients.end_block()
 
     def batches(self, loader: SessionLoader) -> Generator[Any]:
         """Yield the batches of one pass over a loader.
 
-        Raises: UsageError where the pass is read after the block
+        Raises: UsageError if the pass is read after the block
         """
         self.end_step()
         call_order.require_read_to_end(loader.orders)
@@ -192,14 +196,14 @@ class LoopSteps:
         return step.recorded.batch
 
     def _record(self, step: LoopStep, key: Key, *, follows: bool = False) -> RecordedStep:
-        """Begin to record a step. key: of its variant, which may be known.
+        """Start to record a step. key: of its variant, which may be known.
 
-        follows: it may follow the calls of earlier steps, as its part's steps are all recorded.
+        follows: it may follow the calls of earlier steps, since all steps of its part are recorded.
         """
         run = self._run
         self.watch.require_in_place()
         run.flush()
-        run.read_weights()  # what is asked of this step is computed on the weights as they are
+        run.read_weights()  # values requested from this step are computed with the current weights
         recorded = self.RECORDED(
             self._model,
             step.batches.loader.batch(step.batch),
@@ -216,11 +220,12 @@ class LoopSteps:
         return recorded
 
     def _record_after_all(self, cause: str) -> RecordedStep | None:
-        """Record the current step, in which the loop has begun to do something else than in step 1.
+        """Record the current step because it differs from step 1.
 
-        Its calls so far are made again. None where it cannot be recorded: it has run, since a value
-        of it was read, or the calls would compute something else by now. cause: why all further
-        steps are recorded; empty if they need not be.
+        Its calls so far are repeated. None if it cannot be recorded: it has run, since a value of
+        it was read, or the calls would compute something else now.
+
+        cause: reason why all further steps are recorded; empty if they need not be.
         """
         began = self._step
         if began is None or began.variant is None or began.status.phase is not StepPhase.TOKENS:
@@ -274,11 +279,11 @@ class LoopSteps:
             self._leave_evaluation(step)
 
     def _leave_evaluation(self, step: LoopStep) -> None:
-        """Leave a step without `backward()`."""
+        """End a step without `backward()`."""
         step.status.enter(StepPhase.OVER)
         recorded = step.recorded
         if recorded is not None:
-            if recorded.calls.found:  # else nothing was done with the batch
+            if recorded.calls.found:  # otherwise nothing was done with the batch
                 self._learn(step, recorded, RunMode.EVAL)
                 self._queue(step, ())
         elif step.calls and not step.trains and not step.status.is_queued:
@@ -286,7 +291,7 @@ class LoopSteps:
             self._queue(step, ())
 
     def _leave_open(self, step: LoopStep) -> None:
-        """Leave a step after `backward()`: the next batch accumulates into its gradients."""
+        """End a batch after `backward()`: the next batch is accumulated into its gradients."""
         recorded = step.recorded
         call_order.require_optimizer(self._optimization)
         self._run.accumulate()
@@ -300,7 +305,7 @@ class LoopSteps:
             self._queue(step, (), QueuedWork.BATCH)
 
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
-        """Make a variant of a recorded step, or compare it with its variant."""
+        """Create a variant from a recorded step, or compare it with its variant."""
         if cause := self._guards.take_cause() or recorded.cause:
             self._variants.record_all(recorded, cause)
         is_one_of_many = bool(self._variants.cause_of(recorded.key))
@@ -350,11 +355,11 @@ class LoopSteps:
         self._run.queue(queued)
 
     def _begin_gradients(self) -> frozenset[str]:
-        """Begin `backward()` in a recorded step, whose gradients are PyTorch's own.
+        """Start `backward()` in a recorded step, whose gradients are PyTorch's own.
 
-        Returns the names of gradients that are zeros already.
+        Returns the names of gradients that are already zero.
 
-        Raises: UsageError where gradients are there that it may not add to
+        Raises: UsageError if gradients exist that it may not add to
         """
         step = self._step
         assert step is not None, "it is"
@@ -370,7 +375,7 @@ class LoopSteps:
         """Return the modes of the model's modules and the state of its guards."""
         return self._modes(), self._guards.state()
 
-    # What a loop calls.
+    # Calls of the loop.
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         raise NotImplementedError
@@ -386,7 +391,7 @@ class LoopSteps:
 
     @property
     def accumulates(self) -> bool:
-        """True if a step may take several batches."""
+        """True if a step may have several batches."""
         return self._run.accumulates
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Errors for calls that differ from those of step 1: what differs, and what to write."""
+"""Errors for calls that differ from those of step 1: the difference and the remedy."""
 
 from typing import Any
 
@@ -23,7 +23,9 @@ CALLED_AGAIN = (
 
 
 def cause_of_call(step: LoopStep | None) -> str:
-    """Return what differs from step 1 in a call of the model; empty for the shape of a result."""
+    """Return the difference from step 1 in a call of the model; empty for another shape of a
+    result.
+    """
     if step is not None and step.has_other_shapes:
         return ""
     if step is not None and step.changed:
@@ -38,9 +40,9 @@ def require_open(step: LoopStep) -> None:
 
 
 def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
-    """Raises: UsageError if an argument is of another step
+    """Raises: UsageError if an argument belongs to another step
 
-    step: the current one; None if it is recorded
+    step: the current one; None if it is recorded.
     """
     for leaf in leaves:
         if reason := _stale_reason(leaf, step):
@@ -48,9 +50,9 @@ def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
 
 
 def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
-    """Raises: UsageError if an argument is of another step and has its gradient
+    """Raises: UsageError if an argument belongs to another step and has a gradient
 
-    step: the current one; None if it is recorded
+    step: the current one; None if it is recorded.
     """
     lazy = TracedTensor | Numbers
     require_current([x for x in leaves if isinstance(x, lazy) and x.requires_grad], step)
@@ -59,14 +61,16 @@ def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
 def another_call(
     step: LoopStep | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> UsageError:
-    """Error for a call of the model that step 1 did not make."""
+    """Return the error for a call of the model that step 1 did not make."""
     leaves = leaves_of(args, kwargs)
     require_current(leaves, step.outputs if step else None)
     return UsageError(f"{user_line()}: {_difference(step, leaves, tuple(kwargs))}")
 
 
 def cause_of_loss(step: LoopStep | None) -> str:
-    """Return what differs from step 1 on the way to a loss; empty for the shape of a result."""
+    """Return the difference from step 1 in the computation of a loss; empty for another shape of a
+    result.
+    """
     if step is not None and step.has_other_shapes:
         return ""
     if step is not None and step.changed:
@@ -76,7 +80,7 @@ def cause_of_loss(step: LoopStep | None) -> str:
 
 
 def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
-    """Error for backward() of a value that is not the loss of step 1."""
+    """Return the error for backward() of a value that is not the loss of step 1."""
     if isinstance(loss, Token) and (step is None or loss.step is not step.outputs):
         return UsageError(f"{user_line()}: {LATE_BACKWARD}")
     sources = loss.result.of.sources() if isinstance(loss, Lazy) else []
@@ -90,7 +94,7 @@ def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
 
 
 def is_of_loader(value: Any) -> bool:
-    """True if a value is the batch of a loader, or computed from one, in a step that is over."""
+    """True if a value is the batch of a finished step, or computed from one."""
     return _stale_reason(value, None) is FETCHED_AHEAD
 
 

@@ -1,4 +1,4 @@
-"""Hooks around `optimizer.step()`, and a `step` that the script has replaced."""
+"""Hooks around `optimizer.step()`, and a `step` method replaced by the script."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether any hook is registered; nearly no step has one, and this takes 0.2 us."""
+    """Return whether any hook is registered; takes 0.2 us, since nearly no step has one."""
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
@@ -28,12 +28,12 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def step_hooks(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Arguments]:
-    """Call the pre hooks of a step, and after the block its post hooks.
+    """Context manager that calls the pre hooks of a step, and its post hooks at the end.
 
     Yields the arguments of step(), the optimizer first, as the pre hooks have changed them. A hook
     that reads weights waits for the step, as the loop does.
 
-    Source: torch.optim.Optimizer.profile_hook_step, whose order of hooks this is
+    Source: torch.optim.Optimizer.profile_hook_step, for the order of hooks
     """
     args = (optimizer, *args)
     before = (torchs._global_optimizer_pre_hooks, optimizer._optimizer_step_pre_hooks)
@@ -57,7 +57,7 @@ def _checked(found: Any) -> Arguments:
 
 
 def require_own_step(optimizer: torch.optim.Optimizer) -> None:
-    """Raises: UsageError for an optimizer whose step() the script has replaced"""
+    """Raises: UsageError for an optimizer whose step() was replaced by the script"""
     own = vars(optimizer).get("step")
     if own is not None and not hasattr(own, "_wrapped_by_lr_sched"):
         raise UsageError(

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Patches:
-    """Context in which methods of the user's objects go to the Session's loop.
+    """Context in which methods of the user's objects call the Session's loop.
 
-    state_dict() of both returns the weights that are in the store.
+    state_dict() of both returns the weights in the store.
     """
 
     def __init__(
         self, loop: "SessionLoop", model: torch.nn.Module, optimization: Optimization | None
     ) -> None:
         self._loop, self._model, self._optimization = loop, model, optimization
-        self._had: dict[int, dict[str, Any]] = {}  # of models' own, in the place of what is ours
+        self._had: dict[int, dict[str, Any]] = {}  # the models' own methods, which ours replace
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Patches:
 
         def load_state(*args: Any, **kwargs: Any) -> Any:
             if user.is_apart and user.note_write("the model's state_dict"):
-                user.give_back()  # or the first read after it would
+                user.give_back()  # otherwise the first read after it would
             with self._given_back(model):
                 return model.load_state_dict(*args, **kwargs)
 
@@ -79,7 +79,7 @@ class Patches:
         load_own_state = optimizer.load_state_dict
 
         def step(own: Any, *args: Any, **kwargs: Any) -> None:
-            own._opt_called = True  # which schedulers ask for
+            own._opt_called = True  # which schedulers check
             if not has_step_hooks(own):
                 loop.optimizer_step(*args, **kwargs)
                 return
@@ -105,7 +105,7 @@ class Patches:
 
     @contextmanager
     def _given_back(self, model: torch.nn.Module) -> Iterator[None]:
-        """Have a model's own methods back, for a moment."""
+        """Context manager that temporarily restores a model's own methods."""
         attributes, ours = model.__dict__, {}
         for name in ("forward", "state_dict", "load_state_dict", "zero_grad", "__getstate__"):
             if name in attributes:

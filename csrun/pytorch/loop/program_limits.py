@@ -1,4 +1,4 @@
-"""Warnings of a step with many graphs, each of which is a program, and their limit."""
+"""Warnings about steps with many graphs, each of which is a program, and their limits."""
 
 import logging
 from collections.abc import Collection
@@ -9,15 +9,17 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.step.variant import StepVariant
 
-MOST_STATES = 16  # of what forward reads, for one batch: a program each
-MOST_GRAPHS = 64  # of one batch whose steps are all recorded
-WARNED = 8, 16, 32  # programs
+MOST_STATES = 16  # states of the guards for one batch: one program each
+MOST_GRAPHS = 64  # graphs of one batch if all steps are recorded
+WARNED = 8, 16, 32  # programs after which there is a warning
 
 log = logging.getLogger("csrun")
 
 
 class ProgramChange(NamedTuple):
-    """Difference between the programs of a step. line: with the user's file; each: of what."""
+    """Difference between the programs of a step. line: with the user's file; each: what has
+    several.
+    """
 
     line: str
     each: str
@@ -27,7 +29,7 @@ class ProgramChange(NamedTuple):
 def _change_of(
     recorded: RecordedStep, cause: str, first: StepVariant, are_edits_apart: bool
 ) -> ProgramChange:
-    """Return what differs between the first variant of a part of the loop and a recorded step."""
+    """Return the difference between the first variant of a part of the loop and a recorded step."""
     graph = recorded.graph
     if line := graph.host_line:
         of_batch = f"{line}: the shape of a result depends on the batch"
@@ -46,9 +48,10 @@ def _change_of(
 def look_at_graphs(
     recorded: RecordedStep, cause: str, alike: Collection[StepVariant], are_edits_apart: bool
 ) -> None:
-    """Warn where a recorded step is to get the 8th, 16th or 32nd program of its part.
+    """Warn before a recorded step gets the 8th, 16th or 32nd program of its part.
 
-    cause: why all steps are recorded, if they are. alike: the variants so far.
+    cause: reason why all steps are recorded, if they are.
+    alike: variants so far.
 
     Raises: UsageError beyond the limit
     """
@@ -68,7 +71,7 @@ def look_at_graphs(
 
 
 def look_at_states(alike: Collection[StepVariant], changed: str) -> None:
-    """Warn likewise where what forward reads changes. changed: the name of what did last.
+    """Warn in the same way if values that forward reads change. changed: name of the last one.
 
     Raises: UsageError beyond the limit
     """

@@ -1,4 +1,4 @@
-"""Readback: numbers of values that the loop reads, and a warning where it reads too often."""
+"""Readback: reads of values by the loop, and a warning about frequent reads."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.step_outputs import NORM, Deferred, InStep, Owner, Slot, StepOutputs
 
-CHECKED_STEPS = 3  # of each variant, in which forward's Python runs
-READ_IN_A_ROW = 20  # steps, before it is said
+CHECKED_STEPS = 3  # steps of each variant in which forward's Python runs
+READ_IN_A_ROW = 20  # steps before the warning
 
 log = logging.getLogger("csrun")
 
 
 def view_is_stale(weight: str) -> UsageError:
-    """Error for a view of a weight that is read after the optimizer has changed it."""
+    """Return the error for a read of a view of a weight after the optimizer has changed it."""
     return UsageError(
         f"{user_line()}: a view of parameter {weight} is read after optimizer.step(), which has "
         "changed it: return the weight itself, or .clone() of the view"
@@ -31,7 +31,7 @@ def view_is_stale(weight: str) -> UsageError:
 
 
 def _too_late(place: InStep) -> UsageError:
-    """Error for a value that its step has not returned."""
+    """Return the error for a value that its step has not returned."""
     step = f"{user_line()}: step {place.step.number + 1}"
     if place.slot.is_gradient:
         return UsageError(
@@ -45,7 +45,7 @@ def _too_late(place: InStep) -> UsageError:
 
 
 class Loop(Owner, Protocol):
-    """The loop, as readback sees it."""
+    """The loop, as used by readback."""
 
     def run_early(self, values: StepOutputs, *, with_update: bool = False) -> None:
         """Queue the current step before `optimizer.step()`, if it is this one."""
@@ -65,14 +65,14 @@ class Readback:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
         self.want([InStep(step, slot)])
         found = step.outputs[slot.value]
-        if not slot.is_gradient:  # what is computed from it is logged
+        if not slot.is_gradient:  # values computed from it are logged
             self._run.replay.keep(step, slot.value, found)
         return found
 
     def of_gradients(self, step: StepOutputs, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the numbers of a value that is computed from the gradients of a step.
 
-        They are logged by their place among such reads of the step.
+        They are logged by their index among such reads of the step.
         """
         ref = Ref(NORM.number - 1 - step.gradients_read)
         step.gradients_read += 1
@@ -83,7 +83,7 @@ class Readback:
         return found
 
     def loss(self, step: StepOutputs) -> float:
-        """Return the loss of a step, after the step has run."""
+        """Return the loss of a step, after running it."""
         self._take_recorded(step)
         if step.loss is None:
             self._run_through(step)
@@ -95,7 +95,7 @@ class Readback:
         return step.loss
 
     def want(self, places: Sequence[InStep]) -> None:
-        """Have values computed. A variant that does not return one of them is compiled again."""
+        """Request values. A variant that does not return one of them is compiled again."""
         for place in places:
             if not place.is_known:
                 self._keep_known(place)
@@ -112,7 +112,7 @@ class Readback:
         for values in {id(place.step): place.step for place in wanted}.values():
             self._loop.run_early(values, with_update=values in updated)
         for place in wanted:
-            if place.step.recorded:  # after all
+            if place.step.recorded:  # recorded after all
                 self._keep_known(place)
         self._run.flush_for_read()
         for place in wanted:
@@ -124,7 +124,7 @@ class Readback:
         self._count(wanted[-1].step.number)
 
     def _is_of_update(self, slot: Slot) -> bool:
-        """True if a value is known once the edits of gradients are, or would be wrong without."""
+        """True if a value depends on the edits of gradients, and is only known after them."""
         return slot.value is NORM or (slot.is_gradient and not self._run.accumulates)
 
     def require_current(self, places: Sequence[InStep]) -> None:
@@ -134,13 +134,13 @@ class Readback:
                 raise view_is_stale(place.slot.weight)
 
     def settle_later(self, computation: Deferred) -> None:
-        """Have a computation settled when the current recorded step is over."""
+        """Settle a computation when the current recorded step has ended."""
         self._waiting.append(ref(computation))
 
     def settle(self) -> None:
-        """Settle what waits for the recorded step that is over.
+        """Settle computations that wait for the recorded step that has ended.
 
-        A value that cannot be known any more is refused where the loop reads it.
+        An error about an unknown value is raised when the loop reads the result.
         """
         if not self._waiting:
             return
@@ -152,7 +152,8 @@ class Readback:
                     computation.settle()
                     if computation.is_of_recorded:
                         self._waiting.append(each)
-                    elif computation.is_ready:  # a count of hits must not keep its outputs
+                    # a reference to the exception would keep its outputs alive
+                    elif computation.is_ready:
                         computation.compute()
 
     def _keep_known(self, place: InStep) -> None:
@@ -166,7 +167,7 @@ class Readback:
             return
         found = None
         if slot.is_input and step.batch is not None:
-            with suppress(LookupError):  # of a pass whose order nobody knows any more
+            with suppress(LookupError):  # of a pass whose order is not known any more
                 tensors = (x for x in tree_leaves(step.batch()) if isinstance(x, torch.Tensor))
                 found = list(tensors)[slot.value.number]
         if found is None:

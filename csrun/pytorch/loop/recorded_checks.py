@@ -1,4 +1,4 @@
-"""Checks of recorded steps, and what their values are computed from."""
+"""Checks of recorded steps, and the dependencies of their values."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,10 @@ from csrun.pytorch.step.expected_calls import MODEL, Call
 class ForwardCalls:
     """Calls of the model in a recorded step, and what they return.
 
-    calls: of the loop. operators: of each call of the model. draws: random numbers that they draw.
-    are_repeated: forward runs in each step, so that what it keeps is of that step.
+    calls: of the loop.
+    operators: of each call of the model.
+    draws: random numbers that they draw.
+    are_repeated: forward runs in each step, so that values it stores belong to that step.
     """
 
     calls: Sequence[Call]
@@ -63,7 +65,7 @@ def are_numbered_alike(one: Recording, other: Recording) -> bool:
 
 
 def require_samples(batch: Any) -> None:
-    """Raises: UsageError for a batch with a tensor that has no row for each sample"""
+    """Raises: UsageError for a batch with a tensor that does not have one row per sample"""
     rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
     if len(set(rows)) > 1:
         said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
@@ -75,7 +77,9 @@ def require_samples(batch: Any) -> None:
 
 
 def require_evaluation(recording: Recording) -> None:
-    """Raises: UsageError for operators that only a training computes, and for sums in buffers"""
+    """Raises: UsageError for operators that only a training computes, and for accumulation in
+    buffers
+    """
     for op in filter(is_of_training, recording.operators):
         what = op.name.partition("::")[2]
         raise UsageError(
@@ -103,7 +107,7 @@ def norm_in(recording: Recording, value: Ref) -> Ref | None:
 
 
 def is_of_forward(recording: Recording, value: Ref, known: Collection[Ref] = ()) -> bool:
-    """True for a value that depends on no gradient. known: values that it may depend on"""
+    """True for a value that depends on no gradient. known: values that it may depend on."""
     made_of = ancestors(recording, [value], known) - set(known)
     late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
     return not any(result in made_of for op in late for result in op.results)

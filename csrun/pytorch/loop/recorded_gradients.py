@@ -1,4 +1,4 @@
-"""Numbers of gradients in steps that are recorded, and of those that programs return."""
+"""Values of gradients in recorded steps, and of gradients that programs return."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ Compute = Callable[[Recording, Sequence[Ref], Mapping[Ref, torch.Tensor]], Mappi
 
 
 class ReturnedGradients:
-    """Gradients of one step as `backward()` has left them, which its program returns.
+    """Gradients of one step as left by `backward()`, which its program returns.
 
-    The step refers to its gradients, so that these do not keep it.
+    The step refers to its gradients; they do not keep it alive.
     """
 
     def __init__(self, readback: Reader, variant: StepVariant, outputs: StepOutputs) -> None:
@@ -35,7 +35,8 @@ class ReturnedGradients:
     def __call__(self, name: str) -> torch.Tensor:
         """Return a parameter's gradient.
 
-        A first read has the program return all of them, since the step runs before the next read.
+        After a first read the program returns all of them, since the step runs before the next
+        read.
         """
         recording = self.variant.recording
         value = recording.first_gradients[name]
@@ -49,7 +50,7 @@ class ReturnedGradients:
         return self._readback.read(outputs, slot_of(recording, value))
 
     def all_known(self, names: Sequence[str]) -> bool:
-        """True if the step's program returns or has returned these."""
+        """True if the step's program returns, or has returned, these."""
         done, outputs = self._outputs.status.has_values, self._outputs.outputs
         first = self.variant.recording.first_gradients
         wanted = [first[name] for name in names if name in first]
@@ -69,13 +70,13 @@ def _constants(recording: Recording) -> Mapping[Ref, torch.Tensor]:
 
 
 def returnable(recording: Recording) -> list[Ref]:
-    """Return the gradients that a program can return: all that are no constants."""
+    """Return the gradients that a program can return: all that are not constants."""
     constants = _constants(recording)
     return [each for each in recording.first_gradients.values() if each not in constants]
 
 
 def parameters_of(recording: Recording, value: Ref) -> list[str]:
-    """Return the parameters from whose gradients a value is computed, besides their norm."""
+    """Return the parameters whose gradients a value is computed from, besides their norm."""
     first, norm = recording.first_gradients, clipped_norm_of(recording)
     known = {*first.values(), *(() if norm is None else (norm,))}
     found = ancestors(recording, [value], known)
@@ -84,18 +85,20 @@ def parameters_of(recording: Recording, value: Ref) -> list[str]:
 
 
 def gradients_behind(recording: Recording, value: Ref, variant: StepVariant) -> tuple[Ref, ...]:
-    """Return the gradients that a variant is to return for a value of a recording like it."""
+    """Return the gradients that a variant must return for a value of an equal recording."""
     first = variant.recording.first_gradients
     return tuple(first[name] for name in parameters_of(recording, value) if name in first)
 
 
 @dataclass(eq=False)
 class RecordedGradients:
-    """Numbers of the gradients of a recorded step.
+    """Values of the gradients of a recorded step.
 
-    They are computed by PyTorch, unless the step's program returns them. compute: computes values
-    of a recording, with numbers that are known. place: returns how many batches of the step came
-    before. returned: by the program, once the step is over.
+    PyTorch computes them, unless the step's program returns them.
+
+    compute: computes values of a recording, given known ones.
+    place: returns the number of batches of the step before this one.
+    returned: by the program, after the step.
     """
 
     compute: Compute
@@ -106,7 +109,7 @@ class RecordedGradients:
     def number(self, recording: Recording, value: Ref) -> torch.Tensor:
         """Return the numbers of a value.
 
-        Raises: GradientReadError where gradients are added to those of other batches
+        Raises: GradientReadError if gradients are accumulated over batches
         """
         if self.place():
             raise refused(OF_A_SUM)
@@ -137,5 +140,5 @@ class RecordedGradients:
 def gradients_after(
     outputs: StepOutputs, of_parameter: Callable[[str], torch.Tensor], readback: Reader
 ) -> StepGradients:
-    """Return the gradients of a recorded step that is over, which no edits follow."""
+    """Return the gradients of a finished recorded step without later edits."""
     return StepGradients(ref(outputs), of_parameter, tuple, lambda step: None, readback.read)

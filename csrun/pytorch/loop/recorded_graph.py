@@ -1,4 +1,4 @@
-"""Graph of a recorded step that is over: the variant that it makes, or that it equals."""
+"""Graph of a finished recorded step: the variant that it defines, or that it equals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,10 +33,11 @@ from csrun.pytorch.step.variant import Batches, StepVariant
 
 
 class RecordedGraph:
-    """Graph of a step that is over, beside the variants of its part of the loop.
+    """Graph of a finished step, compared with the variants of its part of the loop.
 
-    recording: with all that the step's program is to take. batch: its values, as the loader made
-    it. returned: values that a new variant is to return, besides those that the loop reads.
+    recording: including everything that the step's program takes.
+    batch: its values, as the loader made it.
+    returned: values that a new variant returns, besides those that the loop reads.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class RecordedGraph:
         self._keep_host_leaves()
 
     def _keep_host_leaves(self) -> None:
-        """Have the program take what the host computes, as far as the loop's values need it."""
+        """Make the host's results inputs of the program, as far as the loop's values need them."""
         recording, host = self.recording, self._recorder.host
         if not host.results:
             return
@@ -73,9 +74,9 @@ class RecordedGraph:
         return next((op.line for op in made if values.intersection(op.results)), "")
 
     def read_model(self, first: Sequence[str]) -> None:
-        """Have all weights of the model among a training's leaves, as in other steps' graphs.
+        """Make all weights of the model leaves of a training, as in other steps' graphs.
 
-        first: their names in the order of the first training's program
+        first: their names in the order of the first training's program.
         """
         if self.recording.loss is not None:
             self._recorder.read_model(first)
@@ -83,7 +84,9 @@ class RecordedGraph:
             self.recording = replace(self.recording, kinds=tuple(kinds), leaves=tuple(leaves))
 
     def inputs_of(self, variant: StepVariant) -> tuple[torch.Tensor, ...] | None:
-        """Return what a variant's program takes of this step; None if a loader gives all of it."""
+        """Return the inputs that a variant's program takes from this step; None if a loader gives
+        all of them.
+        """
         if not variant.batches.is_pushed:
             return None
         own = self._counterparts
@@ -94,9 +97,9 @@ class RecordedGraph:
         return tuple(leaf.tensor.detach() for leaf in given)
 
     def changed_values(self, variant: StepVariant) -> ChangedValues | None:
-        """Return the script's values that are others than a variant's, if nothing else differs.
+        """Return the script's values that differ from a variant's, if nothing else differs.
 
-        None if more does.
+        None if more differs.
         """
         if variant.trains != (self.recording.loss is not None):
             return None
@@ -104,11 +107,13 @@ class RecordedGraph:
         return changed_values(first, variant.goals, own, self._goals())
 
     def line_of(self, changed: ChangedValues) -> str:
-        """Return the user's line of one of the values that have changed."""
+        """Return the user's line of one of the changed values."""
         return changed.first_line(self.recording)
 
     def take_with_step(self, changed: ChangedValues, like: StepVariant) -> None:
-        """Have the step's program take values with each step, besides what a variant's takes."""
+        """Make values inputs of the step's program, besides those that a variant's program takes.
+        takes.
+        """
         first = like.recording
         own = self.recording.with_script_numbers(first.script_numbers)
         own = own.with_script_tensors({leaf.value for leaf in first.of(LeafSource.SCRIPT)})
@@ -117,7 +122,9 @@ class RecordedGraph:
     def variant(
         self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
     ) -> StepVariant:
-        """Return a new variant. inputs: slots of the batch, if another variant has such batches."""
+        """Return a new variant. inputs: slots of the batch, if another variant has the same kind of
+        batches.
+        """
         recording = self.recording
         if mode is RunMode.EVAL:
             require_evaluation(recording)
@@ -144,7 +151,9 @@ class RecordedGraph:
         return [each for each in made if not shape.compares(each.tensor)]
 
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
-        """Return the values that the loop reads, or that calls beside the loss give."""
+        """Return the values that the loop reads, or that calls outside of the loss's computation
+        return.
+        """
         recording, calls = self.recording, self._forward.calls
         read = [r.value for r in recording.reads if is_of_forward(recording, r.value)]
         if recording.loss is None:
@@ -167,9 +176,9 @@ class RecordedGraph:
         return refs_in(self._forward.results)
 
     def join(self, variant: StepVariant, are_edits_apart: bool) -> None:
-        """Have a variant, which computes the same, return what the loop reads of this step.
+        """Make an equal variant return the values that the loop reads from this step.
 
-        are_edits_apart: as of `difference`
+        are_edits_apart: as in `difference`.
         """
         if not self.is_same(variant):
             goals, own = self._compared(variant, are_edits_apart)
@@ -185,9 +194,9 @@ class RecordedGraph:
             variant.joined = read if is_repeated else ()
 
     def difference(self, variant: StepVariant, are_edits_apart: bool) -> str:
-        """Return what differs from the first step of a variant, with its line; else empty text.
+        """Return the difference from the first step of a variant, with its line; else empty text.
 
-        are_edits_apart: edits of gradients are not compared
+        are_edits_apart: edits of gradients are not compared.
         """
         trains = self.recording.loss is not None
         if variant.trains != trains:
@@ -210,7 +219,7 @@ class RecordedGraph:
 
     @property
     def has_read_gradients(self) -> bool:
-        """True if the loop has read numbers of the gradients before the end of the step."""
+        """True if the loop has read values of gradients before the end of the step."""
         return not all(is_of_forward(self.recording, r.value) for r in self.recording.reads)
 
     @property
@@ -233,7 +242,7 @@ class RecordedGraph:
         return self.changed_values(variant) == ChangedValues()
 
     def takes_over(self, variant: StepVariant, inputs: Mapping[Ref, Slot] | None) -> bool:
-        """Make a variant of an earlier Session one of this, if the step computes the same."""
+        """Take over a variant of an earlier Session, if the step computes the same."""
         recording = self.recording
         if self.difference(variant, are_edits_apart=False):
             return False

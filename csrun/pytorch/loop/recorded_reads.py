@@ -1,4 +1,4 @@
-"""Numbers of a recorded step that are read: computed once, and kept for a resumed script."""
+"""Values of a recorded step that are read: computed once, and logged for a resumed script."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class ReadBefore:
     def number_of(
         self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
     ) -> torch.Tensor:
-        """Return the numbers of a value, kept ones or those that `compute` returns.
+        """Return the numbers of a value, logged ones or those that `compute` returns.
 
-        Computed on one thread: sums must not depend on how many CPUs a task has.
+        Computed on one thread, since sums must not depend on the number of CPUs of a task.
         """
         found = self.run.replay.value(self.values, ref)
         if found is None:
@@ -39,10 +39,10 @@ class ReadBefore:
 
 
 class HostNumbers:
-    """Numbers that PyTorch computes on the host, with the weights that the step has.
+    """Values that PyTorch computes on the host, with the weights that the step has.
 
-    Values and gradients are computed from here, and it refers to neither: the weights that it keeps
-    are freed with the last of these. draw: seed of dropout's masks.
+    It is referred to by values and gradients, and does not refer to them, so the weights that it
+    keeps are freed with the last of these. draw: seed of dropout masks.
     """
 
     def __init__(self, run: ScriptRun, draw: MaskKey) -> None:
@@ -50,7 +50,7 @@ class HostNumbers:
         self._kept: StepWeights | None = None
 
     def keep_weights(self, recording: Recording) -> None:
-        """Keep the weights of a step that is over, once the model gets others."""
+        """Keep the weights of a finished step, before the model gets others."""
         self._kept = StepWeights(recording)
         self._run.users.before.add(self._kept)
 
@@ -61,7 +61,7 @@ class HostNumbers:
         known: Mapping[Ref, torch.Tensor] | None = None,
         computed: Numbers | None = None,
     ) -> Numbers:
-        """Return the numbers of values. known, computed: as of `interpret`"""
+        """Compute the numbers of values. known, computed: as in `interpret`."""
         kept = {} if self._kept is None else self._kept.weights
         weights = kept or self._run.weights_of_store()
         with unrecorded(), on_one_thread():

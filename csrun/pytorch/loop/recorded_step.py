@@ -34,19 +34,24 @@ from csrun.pytorch.step.variant import KEEPS, StepVariant
 class RecordedStep:
     """A step on traced tensors, from its batch to `answer`.
 
-    key: of the variant in the cache. batch: for the loop. calls: of the loop. is_left: the loop
-    takes another batch without `optimizer.step()`; is_cleared: and has cleared its gradients.
-    has_new_buffers: forward has created buffers of the model. modes, state: of the model and of
-    what forward reads, at its first call. end_early: ends the recording, as a number of the
-    gradients is read. gradients: their numbers. graph: what is recorded. written_weights:
-    parameters that forward has written, from whose present numbers the step starts. live_counters:
-    integer buffers that it reads or writes. The last three are known after `finish`.
+    key: of the variant in the cache.
+    batch: for the loop.
+    calls: of the loop.
+    is_left: the loop takes another batch without `optimizer.step()`.
+    is_cleared: it has also cleared the gradients.
+    has_new_buffers: forward has created buffers of the model.
+    modes, state: of the model and of the guards, at its first call.
+    end_early: ends the recording when a value of a gradient is read.
+    gradients: their values.
+    graph: graph of the recording; known after `finish`, as the next two.
+    written_weights: parameters that forward has written; the step starts from their new values.
+    live_counters: integer buffers that it reads or writes.
     """
 
     graph: RecordedGraph
     written_weights: Mapping[str, torch.nn.Parameter]
     live_counters: Collection[str]
-    _returned: tuple[Ref, ...] = ()  # values that the program is to return, besides those read
+    _returned: tuple[Ref, ...] = ()  # values that the program must return, besides those read
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class RecordedStep:
             self._modes = opened.pop_all()
 
     def _number_so_far(self, traced: TracedTensor) -> torch.Tensor:
-        """Return the numbers of a value that is read before the step is over."""
+        """Return the numbers of a value that is read before the end of the step."""
         recorder, value = self._recorder, traced.value
         so_far = recorder.so_far()
         if not is_of_forward(so_far, value):
@@ -109,7 +114,7 @@ class RecordedStep:
 
     @property
     def cause(self) -> str:
-        """Why other steps may have other graphs or tensors; empty if nothing says so."""
+        """Reason why other steps may have other graphs or tensors; empty without one."""
         return self._recorder.varies
 
     @property
@@ -118,7 +123,7 @@ class RecordedStep:
         return self._recorder.has_loss
 
     def traced(self, tree: Any) -> Any:
-        """Return what the loop has given, with traced tensors in the place of tokens."""
+        """Return the loop's arguments, with traced tensors in place of tokens."""
         return tree if self.calls.traced is None else self.calls.traced(tree)
 
     def call(
@@ -130,7 +135,8 @@ class RecordedStep:
         state: int,
     ) -> Any:
         """Call the model. modes, state: of its modules and of its guards."""
-        with torch._C.DisableTorchFunction():  # csrun's own looks at tensors are no calls
+        # csrun's own reads of tensors are not calls of the loop
+        with torch._C.DisableTorchFunction():
             gradients = gradients_of(leaves_of(args, kwargs))
             args, kwargs = self.calls.with_inputs((args, kwargs))
             operands = self.calls.operands(args, kwargs)
@@ -154,7 +160,7 @@ class RecordedStep:
         return results
 
     def backward(self, token: Numbers) -> bool:
-        """Call backward() on the traced tensor of a token; False if it is not of this step."""
+        """Call backward() on the traced tensor of a token; False if it belongs to another step."""
         with torch.enable_grad():
             traced = self.traced(token)
         if not isinstance(traced, TracedTensor):
@@ -179,14 +185,14 @@ class RecordedStep:
     def finish(self, first: Sequence[str], *, is_one_of_many: bool) -> None:
         """End the recording. is_one_of_many: other steps have other graphs over the same store.
 
-        first: names of the weights, as of `RecordedGraph.read_model`
+        first: names of the weights, as in `RecordedGraph.read_model`.
         """
         recorder = self._recorder
         recording = recorder.finish()
         self.written_weights = recorder.writes.by_host.written
         self.live_counters = recorder.counters.live
         self.is_cleared = self.is_left and not recording.gradients
-        if self.is_cleared:  # of another batch of its shape they are not
+        if self.is_cleared:  # for another batch of its shape they differ
             recording = replace(recording, gradients=recording.first_gradients)
         forward, batch = self._forward, self._batch_refs
         self.graph = RecordedGraph(recorder, recording, batch, forward, self._returned)
@@ -204,9 +210,9 @@ class RecordedStep:
         returned: Callable[[Ref], torch.Tensor | None],
         norm: Callable[[torch.dtype], torch.Tensor],
     ) -> None:
-        """Have the step's traced tensors read from `FinishedValues`, as it is over.
+        """Read the step's traced tensors through `FinishedValues` from now on.
 
-        returned, norm: as there
+        returned, norm: as there.
         """
         self._numbers.keep_weights(self.recording)
         values = FinishedValues(

@@ -40,7 +40,7 @@ def result_shapes(func: Any, args: Any, kwargs: Any) -> tuple[TreeSpec, list[Res
     try:
         if key in _known:
             return _known[key]
-    except TypeError:  # an argument that is none of Python's numbers
+    except TypeError:  # an argument of an unsupported type
         return _inferred(func, flat, spec)
     if len(_known) > 1000:
         _known.clear()
@@ -69,7 +69,7 @@ def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[Res
 
 
 def _without_numbers(leaf: Any) -> Any:
-    """Return a tensor without numbers for a tensor, and its device for the one that has them."""
+    """Return a tensor without values in place of a tensor, and its device."""
     if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
         return torch.device("meta")
     if not isinstance(leaf, torch.Tensor):

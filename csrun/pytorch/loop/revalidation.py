@@ -1,7 +1,7 @@
 """Revalidation: some steps after the first three are recorded and compared with step 1 again.
 
 These are the first step after a checkpoint, and steps after the loop has set attributes of the
-model; they run on tokens all the same. At a block's end forward is compared once more.
+model; they also run on tokens. At the end of a block forward is compared once more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,23 +30,23 @@ from csrun.pytorch.step.step_outputs import Slot
 from csrun.pytorch.step.tokens import Token
 from csrun.pytorch.step.variant import StepVariant
 
-SETS_EVERY = 8  # steps between two revalidations, where the loop sets something in each
+SETS_EVERY = 8  # steps between two revalidations, if the loop sets something in each
 
 
 class Revalidations:
     """Schedule of revalidations.
 
-    The first step of a variant after each checkpoint, and after the loop has set something in a
-    module; where it does so in each step, one in `SETS_EVERY`.
+    It selects the first step of a variant after each checkpoint, and after the loop has set
+    something in a module; if that happens in each step, one in `SETS_EVERY`.
     """
 
     def __init__(self, model: torch.nn.Module, run: ScriptRun, sets: ModuleSets) -> None:
         self._model, self._replay, self._sets = model, run.replay, sets
         self._every = run.run.config.save_checkpoints_steps
         self._at: dict[LoopShape, int] = {}  # the same for all edits of a variant
-        self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
+        self._set: dict[LoopShape, int] = {}  # count of sets when its forward has run
         self._steps: dict[LoopShape, int] = {}  # since then
-        self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards then
+        self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards at that time
 
     def saw(self, variant: StepVariant) -> StepVariant:
         """Note that forward's Python has run for a recorded variant."""
@@ -75,11 +75,11 @@ class Revalidations:
         self._unseen.pop(variant.shape, None)
 
     def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
-        """Compare forward of variants whose last steps have not run it, as the block is left.
+        """Compare forward of variants whose last steps have not run it, at the end of the block.
 
         A variant whose guards are in another state by now cannot be compared.
 
-        Raises: UsageError where it computes something else than in step 1
+        Raises: UsageError if it computes something else than in step 1
         """
         if self._replay.is_on:
             return
@@ -113,10 +113,11 @@ _REMEDY = (
 
 
 class Revalidation:
-    """The loop's calls of one step, made a second time on traced tensors.
+    """The loop's calls of one step, repeated on traced tensors.
 
-    step: its number and the reason, for messages. saw: called after forward has run. batch: numbers
-    of the step's, where the host computes with them.
+    step: its number and the reason, for messages.
+    saw: called after forward has run.
+    batch: values of the step's batch, if the host computes with them.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Revalidation:
         self._values: dict[Slot, TracedTensor] = dict(zip(arrays, traced, strict=True))
 
     def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Make a call of the loop again, which step 1 made."""
+        """Repeat a call of the loop that step 1 made."""
         with self._recording():
             self._take_arguments(expected, leaves_of(args, kwargs))
             own, options = tree_map(self._value, (args, dict(kwargs)))
@@ -161,7 +162,7 @@ class Revalidation:
             self._finish()
 
     def backward(self) -> None:
-        """Call backward() on the loss again."""
+        """Repeat backward() on the loss."""
         loss = self._variant.shape.loss
         assert loss is not None, "of a training"
         with self._recording():
@@ -171,9 +172,9 @@ class Revalidation:
     def run_forward(self, forward: Callable[..., Any]) -> None:
         """Make the calls of the model whose arguments are the batch and constants.
 
-        Tensors that the loop has given to a call are gone by now.
+        Tensors that the loop has passed to a call have been freed by now.
 
-        Raises: UsageError where they compute something else than in step 1
+        Raises: UsageError if they compute something else than in step 1
         """
         calls = [call for call in self._variant.shape.calls if call.name == MODEL]
         for expected in calls:
@@ -211,7 +212,7 @@ class Revalidation:
             self.is_recording = False
 
     def _take_arguments(self, expected: Expected, given: list[Any]) -> None:
-        """Have tensors of the script among the arguments come with the step, as in step 1."""
+        """Make tensors of the script among the arguments inputs of the step, as in step 1."""
         for operand, argument in zip(expected.operands, given, strict=True):
             if isinstance(operand, Slot) and operand.is_argument:
                 self._arguments[id(argument)] = self._recorder.plain.as_input(argument)

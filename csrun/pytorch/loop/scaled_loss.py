@@ -1,4 +1,4 @@
-"""Scaling of a loop's loss: which scaler it uses, and whether each step does as step 1 did."""
+"""Scaling of a loop's loss: the scaler in use, and a check that each step does as step 1 did."""
 
 import logging
 
@@ -14,7 +14,7 @@ log = logging.getLogger("csrun")
 
 
 class ScaledLoss:
-    """Use of scalers by a Session's loop. Only in mixed precision a scaler has an effect.
+    """Use of scalers by a Session's loop. A scaler only has an effect in mixed precision.
 
     half: the 16-bit format of the run.
     """
@@ -47,9 +47,9 @@ class ScaledLoss:
         self._scaler, self._is_scaled = scaler, True
 
     def begin_backward(self) -> None:
-        """Begin a `backward()`: the first one settles whether the loss of the run is scaled.
+        """Begin a `backward()`: the first one determines whether the loss of the run is scaled.
 
-        Raises: UsageError where a step differs from the first one
+        Raises: UsageError if a step differs from the first one
         """
         optimization, is_scaled = self._optimization, self._is_scaled
         self._is_scaled = False

@@ -1,4 +1,4 @@
-"""Steps on tensors that the script makes itself: no loader gives their batches."""
+"""Steps on tensors that the script creates itself, without a loader."""
 
 import logging
 from typing import Any
@@ -16,7 +16,7 @@ log = logging.getLogger("csrun")
 
 
 class ScriptSteps:
-    """Steps of one loop, each of which a call of the model begins."""
+    """Steps of one loop that each begin with a call of the model."""
 
     def __init__(self, run: ScriptRun) -> None:
         self._run, self._count = run, 0
@@ -24,8 +24,8 @@ class ScriptSteps:
     def begins(self, step: LoopStep | None, leaves: list[Any]) -> bool:
         """True if a call of the model begins a step. leaves: its arguments, flat.
 
-        No step is open, or one that is ends without `optimizer.step()`. Values of earlier steps may
-        be among the arguments, but no batch of a loader; the last one of a pass may, after it.
+        There is no open step, or it ends without `optimizer.step()`. The arguments may contain
+        values of earlier steps, but no batch of a loader, except the last one of a finished pass.
         """
         if step is None:
             return True

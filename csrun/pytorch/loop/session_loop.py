@@ -1,4 +1,4 @@
-"""The loop of a Session: what it calls on the model, the optimizer, the loss and tokens."""
+"""The loop of a Session: its calls on the model, the optimizer, the loss and tokens."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -36,10 +36,10 @@ log = logging.getLogger("csrun")
 
 
 class SessionLoop(LoopSteps):
-    """Shell of a loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens."""
+    """A loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens."""
 
     def optimizer_step(self, closure: Any = None) -> None:
-        """The loop calls `optimizer.step()`."""
+        """Handle the loop's call of `optimizer.step()`."""
         optimization = self._optimization
         assert optimization is not None, "taken over of a training"
         self._run.updates += 1
@@ -94,7 +94,7 @@ class SessionLoop(LoopSteps):
         self._switch(step, self._variants.begun(step.variant, edits))
 
     def _end_recorded(self, step: LoopStep, recorded: RecordedStep) -> None:
-        """Make a variant of a recorded step with all edits of its gradients."""
+        """Create a variant of a recorded step with all edits of its gradients."""
         self._learn(step, recorded, RunMode.TRAIN)
         assert step.variant is not None, "learned"
         if self._run.accumulates:
@@ -102,7 +102,9 @@ class SessionLoop(LoopSteps):
         self._accumulation.end_recorded(step)
 
     def _end_early(self) -> None:
-        """End the recording of a step before `optimizer.step()`; edits that follow are noted."""
+        """End the recording of a step before `optimizer.step()`; later edits are recorded as edits.
+        edits.
+        """
         step = self._step
         assert step is not None, "it is recorded"
         recorded = step.recorded
@@ -114,10 +116,10 @@ class SessionLoop(LoopSteps):
             names, outputs = recording.first_gradients, step.outputs
             self._gradients.begin(names, outputs, None if step.place else first)
 
-    # What tokens ask for.
+    # Calls on tokens.
 
     def call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The loop calls the model."""
+        """Handle the loop's call of the model."""
         return late_calls.released(self._call_model(args, kwargs))
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -156,7 +158,7 @@ class SessionLoop(LoopSteps):
         raise mismatch.another_call(step, args, kwargs)
 
     def _called_model(self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the results of the model's call that step 1 made in the same place, else None."""
+        """Return the results of the matching call of the model in step 1, else None."""
         modes, state = self._state()
         if step.variant is not None and not step.calls and not step.status.is_over:
             if not self._is_switched(step, step.variant, modes, state):
@@ -175,9 +177,9 @@ class SessionLoop(LoopSteps):
     def _is_switched(
         self, step: LoopStep, variant: StepVariant, modes: tuple[bool, ...], state: int
     ) -> bool:
-        """Switch to the variant of the modes and guards as they are now, after the batch.
+        """Switch to the variant for the current modes and guards, after the batch.
 
-        False where that is not known
+        False if that is not known.
         """
         expected = variant.shape.modes
         if expected is None or (modes == expected and state == step.guards):
@@ -188,14 +190,15 @@ class SessionLoop(LoopSteps):
         return found is not None
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """One of PyTorch's functions is called on tokens."""
+        """Handle a call of a PyTorch function on tokens."""
         if is_own_cast(func, args, kwargs):
             return args[0]
         func, args, kwargs = with_padded_targets(func, args, kwargs)
         found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
         if found is None:
             return self._later(func, args, kwargs)
-        if isinstance(args[0], Token) and is_write(func):  # all that have it see what it is now
+        # all holders of the token see the new value
+        if isinstance(args[0], Token) and is_write(func):
             args[0].become(found)
             return args[0]
         return found
@@ -211,9 +214,10 @@ class SessionLoop(LoopSteps):
         return later(self, func, args, kwargs, self._at_once)
 
     def _at_once(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return a result whose shape depends on numbers.
+        """Return a result whose shape depends on values.
 
-        One that may lead to the loss has the step recorded, unless the loop makes such for metrics.
+        If it may be needed for the loss the step is recorded, unless the loop uses such results for
+        metrics.
         """
         step = self._step
         may_lead_to_loss = step is not None and step.may_lead_to_loss(args, kwargs)
@@ -222,7 +226,7 @@ class SessionLoop(LoopSteps):
         return now(self, func, args, kwargs)
 
     def _called(self, name: str, func: Any, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
-        """Return the results of a call that step 1 made in the same place, else None."""
+        """Return the results of the matching call of step 1, else None."""
         step = self._step
         expected = None if step is None else step.expected
         if step is None or step.variant is None or expected is None:
@@ -246,7 +250,7 @@ class SessionLoop(LoopSteps):
         return expected.tokens(self, step.outputs)
 
     def backward(self, token: Numbers) -> None:
-        """The loop calls `backward()`."""
+        """Handle the loop's call of `backward()`."""
         step = self._step
         if step is not None and step.recorded is not None:  # it began on tokens
             if not step.recorded.backward(token):
@@ -263,7 +267,8 @@ class SessionLoop(LoopSteps):
         if step.has_gradients or step.status.is_over:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.variant is not None, "it has the loss"
-        step.variant.require_constants(self.watch.writes)  # one may be written between two calls
+        # a tensor may be written between two calls
+        step.variant.require_constants(self.watch.writes)
         self._weight_calls.end()
         self.scaled_loss.begin_backward()
         place = self._gradients.added_to()
@@ -309,16 +314,17 @@ class SessionLoop(LoopSteps):
             self._queue(step, optimization.numbers())
 
     def _record_for_read(self) -> None:
-        """Record the current step after all, as a value is read before all that it takes is known.
+        """Record the current step after all, because a value is read before all of its inputs are
+        known.
 
-        Raises: UsageError where it cannot be recorded
+        Raises: UsageError if it cannot be recorded
         """
         cause = f"{user_line()}: a value is read before the loop has given all tensors of its step"
         if self._record_after_all(cause) is None:
             raise UsageError(f"{cause}, which have changed since: read it after the loss")
 
     def _update_early(self, step: LoopStep) -> None:
-        """Queue the current step with its update, whose gradients the loop has edited."""
+        """Queue the current step with its update, after the loop's edits of gradients."""
         if step.is_updated:
             return
         assert self._optimization is not None, "of a training"
@@ -334,7 +340,7 @@ class SessionLoop(LoopSteps):
             self._queue(step, numbers, QueuedWork.UPDATE)
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
-        """The loop calls `optimizer.zero_grad()`."""
+        """Handle the loop's call of `optimizer.zero_grad()`."""
         if (self._step is not None and self._step.has_gradients) or not self._gradients.clear(
             set_to_none
         ):

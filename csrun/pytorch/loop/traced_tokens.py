@@ -1,4 +1,4 @@
-"""Traced tensors in the place of tokens: a step that began on tokens is recorded after all."""
+"""Traced tensors that replace tokens: a step that began on tokens is recorded after all."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ from csrun.pytorch.step.tokens import Token
 
 
 class TracedTokens:
-    """Traced tensors of a recorded step by the tokens that the loop has of it.
+    """Traced tensors of a recorded step, by the tokens that the loop holds.
 
-    outputs: of the step as it began, which the tokens are of; arrays: the slots of its batch.
+    outputs: of the step on tokens; arrays: slots of its batch.
     state: returns the modes of the model and the state of its guards.
     """
 
@@ -36,7 +36,7 @@ class TracedTokens:
         outputs.recorded = self._traced
 
     def call_again(self, made: MadeCall) -> None:
-        """Make a call of the loop again, whose results it has as tokens."""
+        """Repeat a call of the loop, whose results it has as tokens."""
         args, kwargs = self.of((made.args, made.kwargs))
         if made.random_state is not None:
             torch.set_rng_state(made.random_state)
@@ -52,7 +52,7 @@ class TracedTokens:
                 self._traced[slot] = traced
 
     def of(self, tree: Any) -> Any:
-        """Return arguments with a traced tensor for each token and each lazy result of tokens."""
+        """Replace each token, and each lazy result of tokens, in arguments by a traced tensor."""
         return tree_map(self._value, tree)
 
     def _value(self, leaf: Any) -> Any:
@@ -81,5 +81,5 @@ class TracedTokens:
 
 
 def _apart(found: torch.Tensor, is_detached: bool) -> torch.Tensor:
-    """Return a value, detached if the loop has it so."""
+    """Return a value, detached if the loop's token is."""
     return found.detach() if is_detached and found.requires_grad else found

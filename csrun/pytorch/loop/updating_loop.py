@@ -1,7 +1,7 @@
-"""The loop of a Session with several models or optimizers: each step is recorded with its updates.
+"""Loop of a Session with several models or optimizers: each step is recorded with its updates.
 
-A step is what the loop does with a batch. The updates are operators of the step, so that it may
-update one model and compute with it, call backward() several times, and use any optimizer.
+The updates are operators of the step. A step may therefore update one model and compute with it,
+call backward() several times, and use any optimizer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,8 +31,8 @@ from csrun.pytorch.step.tokens import Numbers
 
 
 class UpdatingLoop(SessionLoop):
-    """Shell of such a loop. A step ends with the next batch, or the first call after all updates
-    where the loop makes the batches itself.
+    """Such a loop. A step ends with the next batch or, if the loop makes the batches itself, with
+    the first call after all updates.
 
     Raises: UsageError in mixed precision, which would round the optimizers' tensors
     """
@@ -43,7 +43,7 @@ class UpdatingLoop(SessionLoop):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.scaled_loss = ScaledLoss(self._run, None)  # in float32 it has no effect
+        self.scaled_loss = ScaledLoss(self._run, None)  # no effect in float32
         if self.scaled_loss.half is not None:
             raise UsageError(
                 f"{self._line}: a Session with several models or optimizers, or with an optimizer "
@@ -77,7 +77,7 @@ class UpdatingLoop(SessionLoop):
         return recorded.call(self._forward, args, kwargs, *self._state())
 
     def _is_done(self, recorded: UpdatingStep, leaves: list[Any]) -> bool:
-        """True if a call of a model begins another step, of batches that the loop makes."""
+        """True if a call of a model begins another step, for batches that the loop makes."""
         assert self._step is not None, "it is open"
         is_updated = len(recorded.updated) == len(self._model.optimizers)
         return self._step.batches.is_pushed and is_updated and not any(map(recorded.is_of, leaves))
@@ -85,7 +85,7 @@ class UpdatingLoop(SessionLoop):
     def update(
         self, optimizer: torch.optim.Optimizer, own: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """The loop calls an optimizer's step()."""
+        """Handle the loop's call of an optimizer's step()."""
         closure, loss = next(iter((*args, *kwargs.values())), None), None
         if needs_closure(optimizer):
             return update_on_host(self, optimizer, own, closure)
@@ -104,7 +104,7 @@ class UpdatingLoop(SessionLoop):
         return loss
 
     def run_step(self, values: Sequence[TracedTensor]) -> list[torch.Tensor]:
-        """End the step, which has no update, and return numbers of its values."""
+        """End the step, without an update, and return numbers of its values."""
         recorded, step = self._open_step, self._step
         assert recorded is not None, "it is open"
         assert step is not None, "it is open"
@@ -133,9 +133,9 @@ class UpdatingLoop(SessionLoop):
     def clear(
         self, params: Iterable[torch.Tensor], own: Callable[[bool], None], is_none: bool
     ) -> None:
-        """The loop calls zero_grad() of an optimizer or a model."""
+        """Handle the loop's call of zero_grad() of an optimizer or a model."""
         recorded = self._open_step
-        with torch._C.DisableTorchFunction():  # the looks at gradients are no calls of the loop's
+        with torch._C.DisableTorchFunction():  # these reads of gradients are not the loop's
             params = list(params)
             others = [p for p in params if _is_of_other(p.grad, recorded)]
         for parameter in others:
@@ -144,7 +144,9 @@ class UpdatingLoop(SessionLoop):
         own(is_none)
 
     def refuse_loading(self) -> None:
-        """Raises: UsageError for optimizer.load_state_dict in the block, which makes new tensors"""
+        """Raises: UsageError for optimizer.load_state_dict in the block, which creates new tensors
+        tensors
+        """
         raise UsageError(
             f"{user_line()}: optimizer.load_state_dict must be called before the block of a "
             "Session with several models or optimizers"
@@ -160,7 +162,7 @@ class UpdatingLoop(SessionLoop):
         recorded = self._open_step
         with torch._C.DisableTorchFunction():
             others = [p for p in self._trainable if _is_of_other(p.grad, recorded)]
-            for parameter in others:  # the sum is of no use, and no optimizer may take it
+            for parameter in others:  # the sum is not used, and no optimizer may use it
                 parameter.grad = None
         self._uncleared.update(map(id, others))
         assert self._step is not None, "of a recorded step"
@@ -176,7 +178,7 @@ class UpdatingLoop(SessionLoop):
         assert step is not None, "it is open"
         recorded.close()
         mode = RunMode.TRAIN if recorded.has_loss else RunMode.EVAL
-        if recorded.calls.found:  # else nothing was done with the batch
+        if recorded.calls.found:  # otherwise nothing was done with the batch
             self._run.updates += recorded.has_loss
             self._learn(step, recorded, mode)
             step.status.enter(StepPhase.OVER)

@@ -12,7 +12,7 @@ from csrun.pytorch.record.traced import TracedTensor
 
 
 class UpdatingStep(RecordedStep):
-    """A step with its optimizers. updated: those whose step() was called."""
+    """A step with its optimizers. updated: optimizers whose step() was called."""
 
     def __init__(self, *given: Any) -> None:
         self.updated: set[int] = set()
@@ -23,7 +23,7 @@ class UpdatingStep(RecordedStep):
     def updating(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
         """Record an optimizer's step."""
         self.updated.add(id(optimizer))
-        self.calls.depth += 1  # its calls are none of the loop's
+        self.calls.depth += 1  # its calls are not the loop's
         recorder, begin = self._recorder, len(self._recorder.operators)
         recorder.is_in_update = True
         try:
@@ -38,7 +38,7 @@ class UpdatingStep(RecordedStep):
         return isinstance(tensor, TracedTensor) and tensor.recorder is self._recorder
 
     def _number_so_far(self, traced: TracedTensor) -> torch.Tensor:
-        """Return the numbers of a value that is read in the step: each is computed once."""
+        """Return the numbers of a value that is read in the step; each is computed once."""
 
         def compute() -> Mapping[Ref, torch.Tensor]:
             so_far, known = self._recorder.so_far(), self._computed_so_far
@@ -47,5 +47,5 @@ class UpdatingStep(RecordedStep):
         return self._before.number_of(traced.value, compute)
 
     def have_returned(self, tensors: Iterable[TracedTensor]) -> None:
-        """Have the program return values, for the host."""
+        """Make the program return values to the host."""
         self._returned = tuple(x.value for x in tensors)

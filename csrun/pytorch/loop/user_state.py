@@ -14,13 +14,13 @@ from csrun.pytorch.run.script_run import ScriptRun
 
 
 class OpenLoop(Protocol):
-    """The loop of the block, as far as it is needed here."""
+    """The loop of the block, as used here."""
 
     has_begun: bool
 
     @property
     def step(self) -> LoopStep | None:
-        """The step that the loop is in."""
+        """The current step."""
 
     def end_step(self) -> None:
         """End it."""
@@ -29,7 +29,7 @@ class OpenLoop(Protocol):
 class UserState:
     """State of the model and of the optimizer, as the loop reads and writes it.
 
-    optimizer_state: what the script gets as `optimizer.state`, in a block that trains.
+    optimizer_state: the script's `optimizer.state`, in a block that trains.
     """
 
     def __init__(
@@ -50,32 +50,34 @@ class UserState:
 
     @property
     def is_replayed(self) -> bool:
-        """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
+        """True in steps that an earlier run has computed, whose weights are gone."""
         return self._run.replay.is_on
 
     @property
     def is_apart(self) -> bool:
-        """True if the store has the values: outside of a recorded step."""
+        """True if only the store has the values: outside of a recorded step."""
         step = self._loop.step
         is_recorded = step is not None and step.recorded is not None and not step.status.is_over
         return self.has_begun and not is_recorded
 
     @property
     def are_gone(self) -> bool:
-        """True if nobody has the values of the script's last step, which an earlier run took."""
+        """True if the values of the script's last step are lost, since an earlier run computed it.
+        it.
+        """
         return self._run.replay.has_lost_weights
 
     @property
     def is_stale(self) -> bool:
-        """True if the user's tensors may differ from the script's last step."""
+        """True if the user's tensors may be older than the script's last step."""
         return self.is_apart or self.are_gone
 
     def note_write(self, name: str) -> bool:
         """Note that the loop is about to write a tensor of the model.
 
-        False in steps that an earlier run has taken: what came of it is in their checkpoint.
+        False in steps that an earlier run has computed: their checkpoint includes the write.
 
-        Raises: UsageError within a step, whose gradients are of the weights before
+        Raises: UsageError within a step, whose gradients belong to the weights before
         """
         step = self._loop.step
         if step is not None and not step.status.is_over:
@@ -88,15 +90,15 @@ class UserState:
         return self._run.are_written
 
     def note_shared(self) -> None:
-        """Note that the loop has an array of weights, and may write into it up to the next step."""
+        """Note that the loop has an array of weights, which it may write until the next step."""
         if self.is_apart and not self.is_replayed:
             self._run.users.keep_weights()
             self._run.are_written = True
 
     def give_back(self) -> None:
-        """Copy the store's values to the user's own objects.
+        """Copy the store's values to the user's objects.
 
-        An evaluation of a batch that no loader gives ends here.
+        This ends an evaluation of a batch without a loader.
 
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
@@ -113,15 +115,16 @@ class UserState:
         self._run.give_back()
 
     def look(self) -> None:
-        """Check the optimizer's state for writes, as a step begins or the block ends.
+        """Check the optimizer's state for writes, at the beginning of a step or the end of the
+        block.
 
-        Raises: UsageError where the script has written into it
+        Raises: UsageError if the script has written it
         """
         if self.optimizer_state is not None:
             self.optimizer_state.look()
 
     def load_optimizer_state(self, load: Callable[[], None]) -> None:
-        """The loop calls `optimizer.load_state_dict`; `load` does it.
+        """Handle the loop's call of `optimizer.load_state_dict`, by `load`.
 
         Raises: UsageError after the block's first step, or for state that the store does not have
         """
@@ -132,7 +135,7 @@ class UserState:
         self._run.require_known_state()
 
     def require_state_as_given(self) -> None:
-        """Raises: UsageError where the script has written into the optimizer's state"""
+        """Raises: UsageError if the script has written the optimizer's state"""
         if not self._run.users.has_optimizer_as_given():
             raise state_written_error()
 

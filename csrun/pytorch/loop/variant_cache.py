@@ -26,11 +26,12 @@ log = logging.getLogger("csrun")
 class VariantCache:
     """Variants by loader, size of the batch, modes of the model and state of its guards.
 
-    The first three of these are a part of the loop. Where its steps may differ in more than the
-    guards see, each of them is recorded, and its variant is found by its graph.
+    The first three are a part of the loop. If its steps may differ in more than the guards detect,
+    each of them is recorded, and its variant is found by its graph.
 
-    session: equal for Sessions that share their variants. changed: returns the name of what changed
-    last of all that forward reads. recorded_for: why all steps are recorded; empty if they are not.
+    session: equal for Sessions that share their variants.
+    changed: returns the name of the last change among values that forward reads.
+    recorded_for: reason why all steps are recorded; empty if they are not.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class VariantCache:
         self._causes = run.recorded_parts(session)
         self._variants: dict[Key, StepVariant] = {}
         self._earlier = run.variants_of(session, self._variants)
-        self._recordings: dict[StepVariant, int] = {}  # of each that is known
+        self._recordings: dict[StepVariant, int] = {}  # of each known variant
         self._edited = EditedVariants(model, run.compile)
 
     def at(
@@ -53,7 +54,7 @@ class VariantCache:
     ) -> StepVariant | None:
         """Return the variant for a batch, with the edits of gradients of its last step.
 
-        None if it is not known, or all steps of its part are recorded.
+        None if it is not known, or if all steps of its part are recorded.
         """
         if self.cause_of((loader, rows, modes)):
             return None
@@ -67,9 +68,9 @@ class VariantCache:
     def known(
         self, key: Key, batch: Callable[[], Any]
     ) -> tuple[StepVariant | None, HostResults | None]:
-        """Return the checked variant for a batch, and what the host computes in its step.
+        """Return the checked variant for a batch, and the host's results for its step.
 
-        What is made of tensors that calls are given is not known yet.
+        Results that depend on tensors passed to calls are not known yet.
         """
         found = self.at(*key)
         if found is None or not found.shape.host:
@@ -86,7 +87,7 @@ class VariantCache:
         return close
 
     def alike(self, key: Key) -> list[StepVariant]:
-        """Return the checked variants of a key, which differ in shapes, the latest first."""
+        """Return the checked variants of a key, which differ in shapes, latest first."""
         latest = self._variants.get(key)
         found = {each: None for own, each in self._variants.items() if own[:4] == key}
         known = found if latest is None else {latest: None, **found}
@@ -97,14 +98,14 @@ class VariantCache:
         return self._recorded_for or self._causes.get(key[:3], "")
 
     def record_all(self, recorded: RecordedStep, cause: str) -> None:
-        """Have all further steps of a recorded step's part recorded, and say so once."""
+        """Record all further steps of a recorded step's part, and log that once."""
         if not self.cause_of(recorded.key) and cause not in self._causes.values():
             log.info(f"{cause}: each step is recorded, since its graph may be another")
         for modes in (recorded.key[2], recorded.modes or recorded.key[2]):
             self._causes.setdefault((*recorded.key[:2], modes), cause)
 
     def is_checked(self, variant: StepVariant) -> bool:
-        """True if its first steps are over; variants by edits are made of checked ones only."""
+        """True if its first steps are over; only checked variants get edited forms."""
         return self._recordings.get(variant, CHECKED_STEPS) >= CHECKED_STEPS
 
     def edited(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
@@ -112,7 +113,7 @@ class VariantCache:
         return self._edited.variant_of(variant, edits)
 
     def begun(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
-        """Return the variant of a step whose edits so far are these."""
+        """Return the variant of a step with these edits so far."""
         return self._edited.begun(variant, edits)
 
     def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
@@ -135,7 +136,7 @@ class VariantCache:
     def learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
         """Return the variant of a recorded step: a new one, or a known one that it equals."""
         variant = step.variant
-        if variant is None:  # one whose modules are set between its batch and forward?
+        if variant is None:  # a variant whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
         graph, accumulates = recorded.graph, self._run.accumulates
         if variant is not None and (what := graph.difference(variant, accumulates)):
@@ -153,9 +154,9 @@ class VariantCache:
         return variant
 
     def _same(self, recorded: RecordedStep) -> StepVariant | None:
-        """Return a variant of another graph or state of the guards that computes the same.
+        """Return a variant with another graph or guard state that computes the same.
 
-        Raises: UsageError where there are too many that compute different things
+        Raises: UsageError if there are too many that compute different things
         """
         part = *recorded.key[:2], recorded.modes or recorded.key[2]
         alike = {variant: None for key, variant in self._variants.items() if key[:3] == part}
@@ -174,7 +175,7 @@ class VariantCache:
         return None
 
     def _take_with_step(self, recorded: RecordedStep, alike: Iterable[StepVariant]) -> None:
-        """Have the script's values that differ from those of a variant come with each step."""
+        """Make the script's values that differ from a variant's inputs of each step."""
         for variant in alike:
             if changed := recorded.graph.changed_values(variant):
                 line = recorded.graph.line_of(changed)

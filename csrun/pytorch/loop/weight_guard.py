@@ -21,11 +21,11 @@ from csrun.pytorch.weights.hidden_reads import hidden_reads
 from csrun.pytorch.weights.sync import require_memory
 
 _MEMORY = torch.Tensor.data_ptr
-LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
+LOOK_EVERY = 16  # steps between two checks of the model's tensors
 
 
 class GuardedState(Protocol):
-    """The state of the user's model, as the guard sees it."""
+    """State of the user's model, as used by the guard."""
 
     @property
     def is_apart(self) -> bool:
@@ -33,27 +33,29 @@ class GuardedState(Protocol):
 
     @property
     def is_stale(self) -> bool:
-        """True if the user's tensors may differ from the script's last step."""
+        """True if the user's tensors may be older than the script's last step."""
 
     @property
     def are_gone(self) -> bool:
-        """True if nobody has the values of that, which an earlier run has taken."""
+        """True if those values are lost, since an earlier run computed the step."""
 
     def give_back(self) -> None:
         """Copy the store's values to the user's tensors."""
 
     def note_write(self, name: str) -> bool:
-        """Note that a tensor of the model is about to be written; False if nobody reads it."""
+        """Note that a tensor of the model is about to be written; False if the write is not needed.
+        needed.
+        """
 
     def note_shared(self) -> None:
         """Note that the loop has an array of such a tensor."""
 
 
 class WeightGuard(TorchDispatchMode):
-    """Mode in which reads of the model's tensors return what the store has.
+    """Mode in which reads of the model's tensors return the store's values.
 
-    sets, module_sets: mutation counters of the block. writes: operators that have written a tensor
-    of the model.
+    sets, module_sets: mutation counters of the block.
+    writes: operators that have written a tensor of the model.
     """
 
     @classmethod
@@ -112,14 +114,14 @@ class WeightGuard(TorchDispatchMode):
         self._places = list(map(_MEMORY, self._tensors))
 
     def begin(self) -> None:
-        """Learn the model's tensors, as the block's first step begins."""
+        """Record the model's tensors, at the beginning of the block's first step."""
         self._has_begun = True
         self._learn()
 
     def _set_data(self, parameter: torch.nn.Parameter, set_it: Callable[[], None]) -> None:
-        """Have the loop set `parameter.data`: a write, which may give the Parameter other memory.
+        """Handle an assignment to `parameter.data`, a write that may change the Parameter's memory.
 
-        Who holds the earlier memory finds the store's values there.
+        Holders of the earlier memory see the store's values there.
 
         Raises: UsageError within a step, for another shape, or for the memory of another Parameter
         """
@@ -143,7 +145,7 @@ class WeightGuard(TorchDispatchMode):
             self._places[place] = at
 
     def look(self) -> None:
-        """Check that the tensors are in place, where something was set, and now and then.
+        """Check that the tensors are in place, after an assignment and at intervals.
 
         Raises: UsageError as `require_in_place`
         """
@@ -189,7 +191,7 @@ class WeightGuard(TorchDispatchMode):
         return next(filter(None, map(self.name_of, written_by(func, args, kwargs))), None)
 
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
-        """Raises: UsageError if a lazy function takes a tensor of the model"""
+        """Raises: UsageError if a lazy function uses a tensor of the model"""
         if any(self.name_of(leaf) for leaf in leaves):
             if torch._C._current_autograd_node() is not None:
                 raise UsageError(f"{user_line()}: {LATE_BACKWARD}")
@@ -219,7 +221,7 @@ def _kind_of(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 class WeightCalls(TorchFunctionMode):
-    """Mode in which the loop's own calls on weights are matched with those of step 1.
+    """Mode that matches the loop's calls on weights with those of step 1.
 
     called: returns the results of such a call, or None; for example of a weight penalty.
     """

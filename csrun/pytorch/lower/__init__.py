@@ -1,1 +1,1 @@
-"""Lowering of a Recording to CIRH, and its interpretation on tensors with values."""
+"""Lowering of a Recording to CIRH, and its interpretation with values."""

@@ -18,9 +18,9 @@ EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
 @dataclass(frozen=True)
 class RecordedClipping:
-    """Limits of the gradients, and the unclipped ones by parameter.
+    """Limits of the gradients, and the unclipped gradients by parameter.
 
-    total: their global norm, where that is limited
+    total: their global norm, if that is limited.
     """
 
     limits: Clipping
@@ -29,9 +29,9 @@ class RecordedClipping:
 
 
 def clipping_of(recording: Recording, trained: Sequence[str]) -> RecordedClipping | None:
-    """Return the clipping of all trained parameters' gradients, if that is their last edit.
+    """Return the clipping of all trained parameters' gradients, if it is their last edit.
 
-    None where it is not: then the edits are lowered as plain arithmetic.
+    None otherwise: the edits are then lowered as plain arithmetic.
     """
     if not trained or set(trained) != set(recording.gradients):
         return None
@@ -82,9 +82,9 @@ def clipped_norm_of(recording: Recording) -> Ref | None:
 
 
 def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
-    """True if the update takes the gradients of `backward()`, at most clipped.
+    """True if the update uses the gradients of `backward()`, at most clipped.
 
-    Such gradients may be accumulated over batches first.
+    Such gradients may first be accumulated over batches.
     """
     first = recording.first_gradients
     clipping = clipping_of(recording, trained)
@@ -93,7 +93,7 @@ def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
 
 
 def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> tuple[float, Ref] | None:
-    """Return c and the norm of min(c / (norm + 1e-6), 1), if that is the one of these values."""
+    """Return c and the norm of min(c / (norm + 1e-6), 1), if one of these values has that form."""
     clamp = _maker_named(recording, factor, CLAMP)
     if clamp is None or _bounds(clamp) != (None, 1.0):
         return None
@@ -110,7 +110,7 @@ def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> tuple[float
     if None in norms or {op.arguments[0] for op in norms if op} != of:
         return None
     limit = float(scaled.arguments[1])
-    # A loop that only reads the norm clips to infinity, which a plan cannot hold.
+    # A loop that only reads the norm clips to infinity, which a plan cannot store.
     return (min(limit, LONGEST), shifted.arguments[0]) if limit > 0 else None
 
 
@@ -123,7 +123,7 @@ class _Clamp:
 
 
 def _clamp_by(recording: Recording, value: Ref) -> _Clamp | None:
-    """Return the clamp that makes a value: one operator, or two of `foreach`."""
+    """Return the clamp that computes a value: one operator, or two of `foreach`."""
     op = _maker_named(recording, value, CLAMP)
     if op is not None:
         return _Clamp(op.arguments[0], _bounds(op))
@@ -141,7 +141,7 @@ def _bounds(clamp: RecordedOperator) -> tuple[Any, Any]:
 
 
 def _norm(recording: Recording, value: Any) -> RecordedOperator | None:
-    """Return the operator that makes a value, if it is the Euclidean norm of a whole tensor."""
+    """Return the operator that computes a value, if it is the Euclidean norm of a whole tensor."""
     op = _maker_named(recording, value, NORM)
     plain = op is not None and tuple(op.arguments[1:]) in ((), (2,), (2.0,)) and not op.keywords
     return op if plain else None

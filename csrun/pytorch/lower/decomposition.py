@@ -44,7 +44,9 @@ def has_weights(op: RecordedOperator) -> bool:
 
 
 def is_of_parts(op: RecordedOperator, arguments: Sequence[Any]) -> bool:
-    """True if an operator is a loss by label without a kernel: of no whole log_softmax."""
+    """True if an operator is a loss by label without a kernel: its log_softmax is never needed in
+    full.
+    """
     place = _LOG_PROBABILITIES.get(op.name)
     return place is not None and not isinstance(arguments[place].owner, LogSoftmaxOp)
 
@@ -55,9 +57,10 @@ def emit_decomposition(
     value: Callable[[Ref], Any],
     kind: Callable[[Ref], TensorKind],
 ) -> tuple[Any, ...] | None:
-    """Emit an operator's decomposition and return its results; None where PyTorch has none.
+    """Emit an operator's decomposition and return its results; None if PyTorch has none.
 
-    value: an operand in CIRH; kind: its shape and type.
+    value: returns an operand in CIRH.
+    kind: returns its shape and type.
 
     Raises: Unsupported for a decomposition with an operator that has no emitter
     """
@@ -68,14 +71,14 @@ def emit_decomposition(
     refs = [leaf for leaf in tree_leaves((op.arguments, dict(op.keywords))) if _is_ref(leaf)]
     try:
         graph = _graph(op, [kind(ref) for ref in refs], known)
-    except Exception:  # PyTorch's own, such as for operators that need values
+    except Exception:  # errors of PyTorch, such as for operators that need values
         return None
     return _InlinedGraph(emission, graph).results([value(ref) for ref in refs])
 
 
 @cache
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
-    from torch._decomp import decomposition_table  # slow to import
+    from torch._decomp import decomposition_table  # slow import
 
     return {**decomposition_table, torch.ops.aten.embedding_renorm.default: _embedding_renorm}
 
@@ -83,7 +86,7 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
 def _embedding_renorm(
     weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
 ) -> torch.Tensor:
-    """Scale rows that are looked up down to a norm, as PyTorch's kernel, which is no composite."""
+    """Scale looked-up rows down to a norm, as PyTorch's kernel, which is not a composite."""
     ones = torch.ones(indices.numel(), dtype=weight.dtype)
     looked_up = torch.zeros(len(weight), dtype=weight.dtype).index_add(0, indices.flatten(), ones)
     norms = torch.linalg.vector_norm(weight, norm_type, 1)

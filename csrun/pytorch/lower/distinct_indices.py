@@ -115,7 +115,7 @@ def _maker(
 
 
 def _arguments(op: RecordedOperator) -> Mapping[str, Any]:
-    """Return the arguments of an operator by name; of those left out nothing."""
+    """Return the arguments of an operator by name, without omitted ones."""
     call: Any = op.call
     declared = (argument.name for argument in call._schema.arguments)
     return {**dict(zip(declared, op.arguments, strict=False)), **op.keywords}

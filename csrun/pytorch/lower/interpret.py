@@ -1,4 +1,4 @@
-"""Interpreter of a recording: the values that PyTorch itself computes, to the last bit."""
+"""Interpreter of a recording: the values that PyTorch itself computes, with the same bits."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from csrun.pytorch.record.torch_modes import above_autograd, onednn
 from csrun.pytorch.record.traced import TracedTensor
 
 Numbers = dict[Ref, torch.Tensor]
-_OF_LABELS = ("aten.nll_loss", "aten.gather", "aten.scatter")  # which PyTorch wants in int64
+_OF_LABELS = ("aten.nll_loss", "aten.gather", "aten.scatter")  # PyTorch requires int64 for these
 Masks = Mapping[int, torch.Tensor]
 
 
@@ -32,9 +32,10 @@ def interpret(
 ) -> Numbers:
     """Compute values of a recording with PyTorch, from the leaves of step 1.
 
-    given: replacements of leaves, by their names. draw: seed of dropout's masks, which are those of
-    the compiled step. known: values that are not computed. computed: those that were computed
-    before, to which all new ones are added.
+    given: replacements of leaves, by name.
+    draw: seed of dropout masks, which are those of the compiled step.
+    known: values that need not be computed.
+    computed: values computed before; new ones are added.
     """
     wanted, given, known = list(wanted), given or {}, known or computed or {}
     leaves = {leaf.value: leaf for leaf in recording.leaves}
@@ -105,13 +106,13 @@ def _has_dropout(recording: Recording, needed: Iterable[int]) -> bool:
 def numbers_of_batch(
     recording: Recording, wanted: Iterable[Ref], known: Mapping[Ref, torch.Tensor] | None = None
 ) -> Numbers:
-    """Compute values that depend on the batch alone, with the same bits on any number of CPUs."""
+    """Compute values that only depend on the batch, with the same bits on any number of CPUs."""
     with onednn(True), on_one_thread():
         return interpret(recording, wanted, known=known)
 
 
 def reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
-    """Return a recorder's reader that interprets what is recorded so far."""
+    """Return a recorder's reader that interprets the recording so far."""
 
     def read(traced: TracedTensor) -> torch.Tensor:
         with onednn(True):
@@ -121,7 +122,7 @@ def reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
 
 
 def read_batch(recorder: StepRecorder) -> None:
-    """Have a recorder know values that depend on the batch alone."""
+    """Let a recorder compute values that only depend on the batch."""
 
     def read(traced: TracedTensor) -> torch.Tensor:
         return numbers_of_batch(recorder.so_far(), [traced.value])[traced.value]

@@ -1,4 +1,4 @@
-"""Scaled losses: where the backward pass of a recording begins, and what may follow it."""
+"""Scaled losses: the start of a recording's backward pass, and the edits allowed after it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,9 +14,9 @@ SEED = "aten.ones_like.default"  # the gradient of the loss, with which PyTorch 
 
 
 def seed_of(recording: Recording) -> int:
-    """Return the number of the operator that makes the gradient of the loss, which is 1.
+    """Return the number of the operator that creates the gradient of the loss, which is 1.
 
-    Raises: CaptureError where `backward()` was given one
+    Raises: CaptureError if `backward()` was given a gradient
     """
     number = recording.forward_end
     made = recording.operators[number] if number < len(recording.operators) else None
@@ -42,6 +42,6 @@ def require_unedited(
 
 
 def rule_of(scaling: LossScaling) -> DictionaryAttr:
-    """Return the rule as the updates have it."""
+    """Return the rule in the form that updates use."""
     found = msgspec.structs.asdict(scaling)
     return DictionaryAttr({name: attribute(value) for name, value in found.items()})

@@ -57,7 +57,8 @@ from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
 
-_ZEROS = InitializerAttr.of(Distribution.ZEROS)  # the user's first values are written to the store
+# the user's initial values are written to the store
+_ZEROS = InitializerAttr.of(Distribution.ZEROS)
 
 
 def output_name(value: Ref) -> str:
@@ -77,10 +78,13 @@ def module_of(
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
     algorithms: update of each parameter, by PyTorch's name; parameters without one, or without a
-    gradient, are not updated. outputs: values that the host gets, each under its `output_name`.
-    clipping: limits of the gradients, where the recording does not clip them. scaling: of the loss.
-    Parameters and buffers have the names of `stored_name`. names_values: values have the names of
-    `value_name`, which passes hand on to what takes their place.
+        gradient, are not updated.
+    outputs: values for the host, each under its `output_name`.
+    clipping: limits of the gradients, if the recording does not clip them.
+    scaling: of the loss.
+    names_values: values have the names of `value_name`, which passes preserve.
+
+    Parameters and buffers have the names of `stored_name`.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
@@ -282,7 +286,7 @@ class _Importer:
             self._bind(op, found if isinstance(found, tuple) else (found,))
 
     def _bind_unused(self, op: RecordedOperator) -> None:
-        """Bind the host's results that the program does not take, as nothing needs them."""
+        """Bind results of the host that the program does not need."""
         for ref in op.results:
             if ref is not None and ref not in self._values:
                 kind = self._recording.kind(ref)

@@ -31,7 +31,7 @@ DTYPES: dict[torch.dtype, str] = {
 }
 #: Small integers of a batch, such as pixels, which may be viewed, compared and cast.
 SMALL, SMALL_AS = frozenset({torch.uint8, torch.int8, torch.int16}), "int32"
-#: Options about memory, which CIRH has no place for.
+#: Options about memory, which CIRH ignores.
 UNUSED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
 
@@ -49,10 +49,12 @@ class BackwardOnly:
 class Emission:
     """A module under construction.
 
-    kinds: PyTorch's shapes and types of the current operator's results. place: the number of the
-    current operator; forward: that of the composite operator whose backward it is. saved: values
-    that a composite's forward leaves for its backward, by the forward operator's number. drawn:
-    dropout masks by the same number.
+    kinds: PyTorch's shapes and types of the current operator's results.
+    place: number of the current operator.
+    forward: number of the composite operator whose backward it is.
+    saved: values that a composite's forward saves for its backward, by the forward operator's
+        number.
+    drawn: dropout masks by the same number.
     """
 
     def __init__(self, builder: Builder, precision: str) -> None:
@@ -125,7 +127,7 @@ def packed(emitter: Emitter) -> Emitter:
     """Return an emitter that takes ATen's arguments and packs those that `emitter` has in structs.
 
     A parameter whose type is a NamedTuple stands for as many of ATen's arguments as it has fields;
-    of those left out at the end it has the defaults.
+    arguments omitted at the end have its defaults.
     """
     parameters = list(signature(emitter).parameters.values())[1:]
     kinds = [p.annotation if hasattr(p.annotation, "_fields") else None for p in parameters]
@@ -169,7 +171,7 @@ def axis(dim: int, x: SSAValue) -> int:
 
 
 def axes(dims: Any, x: SSAValue) -> tuple[int, ...]:
-    """Return axes as numbers from 0, in order; all of them where none is named."""
+    """Return axes as numbers from 0, in order; all of them if none is given."""
     if not rank(x) or dims is None or (isinstance(dims, list | tuple) and not dims):
         return tuple(range(rank(x)))
     given = dims if isinstance(dims, list | tuple) else [dims]
@@ -177,7 +179,7 @@ def axes(dims: Any, x: SSAValue) -> tuple[int, ...]:
 
 
 def at_least_1d(emitter: Emitter) -> Emitter:
-    """Have an emitter along an axis take a scalar as a vector of one, as PyTorch does.
+    """Adapt an emitter along an axis to scalars, treated as vectors of one, as PyTorch does.
 
     All results get the shape of the first one.
     """
@@ -201,7 +203,7 @@ def _row(e: Emission, argument: Any) -> Any:
 def name_of(kind: torch.dtype) -> str:
     """Return CIRH's name of a torch dtype.
 
-    Raises: Unsupported for one without
+    Raises: Unsupported if it has none
     """
     if kind not in DTYPES:
         known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
