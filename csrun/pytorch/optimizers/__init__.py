@@ -1,7 +1,7 @@
-"""PyTorch's optimizers: rules turn their types and param_groups into learning algorithms.
+"""PyTorch's optimizers: rules convert their types and param_groups to learning algorithms.
 
-The optimizer's own operators are not recorded. What changes each step, the learning rate and the
-weight decay of each group, is read at `optimizer.step()`, after the user's scheduler.
+The optimizer's own operators are not recorded. Numbers that change each step, the learning rate and
+the weight decay of each group, are read at `optimizer.step()`, after the user's scheduler.
 """
 
 from csrun.pytorch.optimizers.optimization import Optimization

@@ -65,7 +65,7 @@ class AdamRule(OptimizerRule):
         return {"gradient_sum": state["exp_avg"] / (1 - group["betas"][0])}
 
     def first_moment(self, slots: Slots, group: Group) -> torch.Tensor:
-        """Return the first moment, a slot of its own where beta1 is cycled."""
+        """Return the first moment; a separate slot if beta1 is cycled."""
         if "gradient_mean" in slots:
             return slots["gradient_mean"]
         return slots["gradient_sum"] * (1 - group["betas"][0])

@@ -1,4 +1,6 @@
-"""Rules from PyTorch's optimizers to CIRH's learning algorithms, and back for their state."""
+"""Rules that convert PyTorch's optimizers to CIRH's learning algorithms, and their state both ways.
+ways.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,9 +18,9 @@ Slots = Mapping[str, torch.Tensor]  # the optimizer state of one parameter in th
 
 @dataclass(frozen=True)
 class GroupNumbers:
-    """Per-step numbers of a param_group: learning rate, and weight decay where it is not 0.
+    """Per-step numbers of a param_group: learning rate, and weight decay unless it is 0.
 
-    cycled: momentum or beta1, where a scheduler cycles it.
+    cycled: momentum or beta1, if a scheduler cycles it.
     """
 
     rate: StepNumberAttr
@@ -38,10 +40,12 @@ class GroupNumbers:
 class OptimizerRule(ABC):
     """Rule of one PyTorch optimizer.
 
-    kind: its class. must_be: options that are supported with one value only, and that value. fixed:
-    options that are compiled into the program and must not change. cycled: the one of them that
-    OneCycleLR and CyclicLR change, `momentum` or `betas`, where that is supported.
-    builds_state_from: options of the state that its constructor makes.
+    kind: its class.
+    must_be: options that are supported with only one value, and that value.
+    fixed: options that are compiled into the program and must not change.
+    cycled: the one of them that OneCycleLR and CyclicLR change, `momentum` or `betas`, if that is
+        supported.
+    builds_state_from: options from which its constructor creates state.
     """
 
     kind: ClassVar[type[torch.optim.Optimizer]]
@@ -56,10 +60,10 @@ class OptimizerRule(ABC):
 
     @abstractmethod
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        """Return a parameter's state in PyTorch's form after so many steps."""
+        """Return a parameter's state in PyTorch's form after this many steps."""
 
     def cycled_momentum(self, group: Group) -> float | None:
-        """Return the current value of what a scheduler cycles; None where none does."""
+        """Return the current value of the option that a scheduler cycles; None if none does."""
         if self.cycled is None or "max_momentum" not in group:  # both schedulers add this key
             return None
         found = group[self.cycled]
@@ -77,7 +81,7 @@ class OptimizerRule(ABC):
         """Return a parameter's state in the store's form, from PyTorch's."""
 
     def steps_of(self, state: Mapping[str, Any], group: Group) -> int:
-        """Return how many steps a parameter's state is of; 0 where no update depends on it."""
+        """Return the step count of a parameter's state; 0 if no update depends on it."""
         return int(state.get("step", 0))
 
     def decay(self, group: Group) -> float:
@@ -85,7 +89,7 @@ class OptimizerRule(ABC):
         return float(group["weight_decay"])
 
     def has_begun(self, state: Mapping[str, Any]) -> bool:
-        """True for a parameter's state after steps."""
+        """True for the state of a parameter after its first step."""
         return float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
 
     def counts_steps(self, group: Group) -> bool:

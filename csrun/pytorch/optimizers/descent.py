@@ -10,7 +10,7 @@ from csrun.pytorch.optimizers.base import Group, GroupNumbers, OptimizerRule, Sl
 
 
 class SgdRule(OptimizerRule):
-    """SGD; csrun's momentum is PyTorch's: v = momentum v + (1 - dampening) g, at first g."""
+    """SGD; csrun's momentum is PyTorch's: v = momentum v + (1 - dampening) g, initially g."""
 
     kind = torch.optim.SGD
     fixed = ("momentum", "nesterov", "dampening", "maximize")

@@ -1,4 +1,4 @@
-"""State of an optimizer before its first step, in which PyTorch creates it."""
+"""State of an optimizer before its first step; PyTorch creates it in that step."""
 
 from collections.abc import Sequence
 from inspect import unwrap
@@ -12,9 +12,9 @@ from csrun.pytorch.record.arguments import written_by
 
 
 def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -> None:
-    """Have an optimizer create its state, which it does in its first step.
+    """Make an optimizer create its state, which it does in its first step.
 
-    It takes a step on gradients of zero; all that this writes gets its first value again.
+    It makes a step on zero gradients; everything that this writes is then reset.
     """
     gradients, options = [p.grad for p in params], [dict(g) for g in optimizer.param_groups]
     own, first = optimizer.state, _FirstValues()
@@ -22,7 +22,7 @@ def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor
     for parameter in params:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     for group in optimizer.param_groups:
-        group |= {"weight_decay": 0} if "weight_decay" in group else {}  # a gradient, too
+        group |= {"weight_decay": 0} if "weight_decay" in group else {}  # also a gradient
     optimizer.state = watched
     try:
         with torch.no_grad(), first:
@@ -38,7 +38,7 @@ def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor
 
 
 class _FirstItems(dict[str, Any]):
-    """State of one parameter, with the first value of each number in it."""
+    """State of one parameter, with the initial value of each number in it."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -49,7 +49,7 @@ class _FirstItems(dict[str, Any]):
         super().__setitem__(key, value)
 
     def at_first(self) -> dict[str, Any]:
-        """Return the state with the first numbers; its tensors are what they are now."""
+        """Return the state with the initial numbers, and the current tensors."""
         found = self.items()
         return {k: x if isinstance(x, torch.Tensor) else self._first.get(k, x) for k, x in found}
 
@@ -61,7 +61,7 @@ class _FirstItemsOfAll(dict[Any, _FirstItems]):
 
 
 class _FirstValues(TorchDispatchMode):
-    """Mode that keeps the values of tensors before the first write into each."""
+    """Mode that saves the values of tensors before the first write to each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _FirstValues(TorchDispatchMode):
         return call_for_user(func, args, kwargs)
 
     def restore(self) -> None:
-        """Give the tensors their first values."""
+        """Restore the initial values."""
         with torch.no_grad():
             for tensor, value in self._kept.values():
                 tensor.copy_(value)

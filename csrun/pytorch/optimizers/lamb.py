@@ -1,4 +1,4 @@
-"""Lamb as a torch optimizer, which torch.optim lacks, and its rule."""
+"""Lamb as a torch optimizer (torch.optim has none), and its rule."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, overload

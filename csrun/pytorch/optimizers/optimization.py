@@ -22,12 +22,12 @@ from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.records.torch_names import stored_name
 
-NUMBERS = 3  # of each group in a step: learning rate, weight decay, momentum
+NUMBERS = 3  # numbers of each group in a step: learning rate, weight decay, momentum
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """Scaling of the loss: its rule, the state of a new run, and a limit of the gradients' norm."""
+    """Scaling of the loss: its rule, the initial state, and a limit of the gradients' norm."""
 
     rule: LossScaling
     first: ScaleState
@@ -42,8 +42,11 @@ def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
 class Optimization:
     """An optimizer over the model's parameters, as it is when the Session begins.
 
-    A step has NUMBERS of each group, group after group. scaler: the script's object that scales the
-    loss; is_scaling_known: a step has shown whether there is one. scaled: None without a scale.
+    A step has NUMBERS of each group, group after group.
+
+    scaler: the script's object that scales the loss.
+    is_scaling_known: a step has shown whether there is one.
+    scaled: None without scaling.
 
     Raises: UsageError, with the user's line, for an optimizer or option that is not supported
     """
@@ -77,7 +80,7 @@ class Optimization:
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
-        """Groups of parameters, for which load_state_dict makes new ones."""
+        """Parameter groups; load_state_dict creates new ones."""
         groups: list[dict[str, Any]] = self.optimizer.param_groups
         return groups
 
@@ -94,8 +97,8 @@ class Optimization:
     def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
         """Return each parameter's algorithm by name; `trained` are those with gradients.
 
-        Raises: UsageError for a parameter outside the model, an option out of range, or other
-        trained parameters than before where updates count steps
+        Raises: UsageError for a parameter outside the model, an option out of range, or a change of
+        the trained parameters if updates count steps
         """
         self._require_same_trained(trained)
         self._require_fixed()
@@ -136,9 +139,9 @@ class Optimization:
         return [p for group in self._groups for p in group["params"]]
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the per-step numbers as `optimizer.step()` is called.
+        """Return the per-step numbers when `optimizer.step()` is called.
 
-        Raises: UsageError where an option has changed that is compiled into the program
+        Raises: UsageError if an option that is compiled into the program has changed
         """
         self._require_fixed()
         found: list[float] = []
@@ -153,12 +156,12 @@ class Optimization:
         return self._options()
 
     def _require_fixed(self) -> None:
-        """Raises: UsageError where an option has changed that is compiled into the program"""
+        """Raises: UsageError if an option that is compiled into the program has changed"""
         if self._fixed != self._options():
             raise self._changed_error()
 
     def _require_same_trained(self, trained: Collection[str]) -> None:
-        """Raises: UsageError for other trained parameters than before, where updates count steps"""
+        """Raises: UsageError for a change of the trained parameters, if updates count steps"""
         counted = {
             name
             for name, (_, group) in self.groups().items()
@@ -227,9 +230,10 @@ class Optimization:
         return found, steps
 
     def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
-        """Write the state after so many steps into PyTorch's optimizer, in its own form.
+        """Write the state after this many steps into PyTorch's optimizer, in its own form.
 
-        state: of the store, by the names of checkpoints; trained: the parameters that got gradients
+        state: of the store, by the names of checkpoints.
+        trained: parameters that had gradients.
         """
         groups = self.groups()
         for name, parameter in self._parameters():

@@ -1,7 +1,7 @@
-"""Rules of optimizer classes of scripts, which are recognised by their names and options.
+"""Rules for optimizer classes of scripts, recognised by their names and options.
 
-The Model Zoo has its own classes, whose state is there before the first step. What such a class
-computes is compared with its rule, by `csrun.pytorch.optimizers.proof`.
+The Model Zoo has its own classes, whose state exists before the first step.
+`csrun.pytorch.optimizers.proof` compares the computation of such a class with its rule.
 """
 
 import math
@@ -18,12 +18,14 @@ from csrun.pytorch.optimizers.descent import SgdRule
 
 
 class OwnClassRule(OptimizerRule):
-    """Rule of a class of the script's own. options: of its groups, which tell it from others."""
+    """Rule of a script's own class. options: of its groups, which identify it."""
 
     options: ClassVar[frozenset[str]]
 
     def has_begun(self, state: Mapping[str, Any]) -> bool:
-        """True for state that no new optimizer has: a moment other than zero, or counted steps."""
+        """True for state that a new optimizer cannot have: a moment other than zero, or counted
+        steps.
+        """
         moments = ("exp_avg", "momentum_buffer", "square_avg", "exp_avg_sq")
         if any(name in state and bool(state[name].any()) for name in moments):
             return True
@@ -31,7 +33,7 @@ class OwnClassRule(OptimizerRule):
 
 
 class OwnSgdRule(OwnClassRule, SgdRule):
-    """SGD, whose momentum is zero at first; without dampening that is torch.optim's."""
+    """SGD with a zero initial momentum; without dampening that is torch.optim's."""
 
     options = frozenset({"momentum", "dampening", "nesterov", "maximize", "weight_decay"})
 
@@ -40,10 +42,10 @@ class OwnSgdRule(OwnClassRule, SgdRule):
 
 
 class OwnAdamRule(OwnClassRule, AdamRule):
-    """Adam and AdamW with epsilon added to the root of the second moment as it is.
+    """Adam and AdamW that add epsilon to the root of the uncorrected second moment.
 
-    Decay that is decoupled is `weight_decay`, the gradient's is `l2_regularization_rate`. State has
-    the powers of the betas that the next step corrects the bias by.
+    Decoupled decay is `weight_decay`, that of the gradient `l2_regularization_rate`. The state has
+    the powers of the betas for the next step's bias correction.
     """
 
     fixed: ClassVar[tuple[str, ...]] = ("betas", "eps", "amsgrad", "correct_bias")
@@ -87,7 +89,7 @@ class OwnAdamRule(OwnClassRule, AdamRule):
 
 
 class OwnLambRule(OwnClassRule, AdamRule):
-    """Lamb without bias correction. adam: Adam's direction as it is."""
+    """Lamb without bias correction. adam: the rule of Adam's direction."""
 
     fixed: ClassVar[tuple[str, ...]] = ("betas", "eps", "adam")
     options = frozenset({"adam", "betas", "eps", "weight_decay"})

@@ -1,4 +1,4 @@
-"""One step of one parameter by PyTorch's own optimizer, from its state in the store's form."""
+"""One step of one parameter by PyTorch's own optimizer, from state in the store's form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class ParameterState:
-    """A parameter before a step: `slots` as the store has them, after so many steps."""
+    """A parameter before a step: `slots` in the store's form, after this many steps."""
 
     weights: torch.Tensor
     gradient: torch.Tensor
@@ -25,9 +25,9 @@ class ParameterState:
 def plain_step(
     optimization: Optimization, name: str, before: ParameterState, numbers: Sequence[float]
 ) -> dict[str, torch.Tensor]:
-    """Weights and slots of a parameter after a step, by their names in the store.
+    """Return weights and slots of a parameter after a step, by their names in the store.
 
-    numbers: of the step, of all groups, up to the last one that the program reads
+    numbers: of the step, of all groups, up to the last one that the program reads.
     """
     place, group = optimization.groups()[name]
     filled = (*numbers, *NUMBERS * (place + 1) * [0.0])

@@ -1,7 +1,7 @@
-"""Proof that a script's own optimizer class computes what its rule says.
+"""Check that a script's own optimizer class computes what its rule says.
 
-Three of its steps on small tensors are compared with the rule's in float64: nobody may have edited
-the class, and a class of the same name may be another one.
+Three of its steps on small tensors are compared with the rule's in float64, because a script may
+have edited the class, or may use the name for another one.
 """
 
 import copy
@@ -21,7 +21,7 @@ from csrun.pytorch.record.torch_modes import unrecorded
 _STEPS = 3
 _MOST = 1e-5  # relative; a class may compute numbers of the step in float32
 _RATE = 0.03
-_SCALES = (0.3, 8.0)  # of weights: norms of about 1 and 25
+_SCALES = (0.3, 8.0)  # scales of weights: norms of about 1 and 25
 
 
 def require_rule(optimizer: torch.optim.Optimizer, rule: OptimizerRule, line: str) -> None:

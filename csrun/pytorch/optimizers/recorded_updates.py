@@ -1,4 +1,4 @@
-"""Optimizers that are recorded with the step: any of them, several of a step, in any order."""
+"""Optimizers recorded with the step: any kind, several in a step, in any order."""
 
 from collections.abc import Collection, Mapping
 from inspect import Parameter, signature
@@ -20,12 +20,12 @@ class RecordedUpdates(Optimization):
 
     Their tensors are buffers of the group; counts and other numbers stay PyTorch's, on the host.
 
-    Raises: UsageError, with the user's line, for parameters of no model of the group
+    Raises: UsageError, with the user's line, for parameters that belong to no model of the group
     """
 
     def __init__(self, group: ModelGroup) -> None:
-        self.optimizer: Any = self  # what Sessions of one run have in common
-        self.state: Mapping[Any, Any] = {}  # none that is kept apart from the group's buffers
+        self.optimizer: Any = self  # shared by the Sessions of one run
+        self.state: Mapping[Any, Any] = {}  # no state besides the group's buffers
         self._group, self._line = group, user_line()
         names = group.name_of
         for number, optimizer in enumerate(group.optimizers):
@@ -56,10 +56,10 @@ class RecordedUpdates(Optimization):
                         group.hold_state(f"optimizer.{number}.{names[id(parameter)]}.{key}", value)
 
     def check_options(self) -> None:
-        """All options are supported: PyTorch's own code computes with them."""
+        """Do nothing: PyTorch's own code computes with the options."""
 
     def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
-        """None: the step has the updates."""
+        """Return an empty mapping: the step has the updates."""
         return {}
 
     @property
@@ -69,22 +69,22 @@ class RecordedUpdates(Optimization):
         return [p for group in groups for p in group["params"]]
 
     def numbers(self) -> tuple[float, ...]:
-        """None: those that change come with the step."""
+        """Return no numbers: changing ones are inputs of the step."""
         return ()
 
     def require_new(self) -> None:
-        """State that an optimizer has is taken as it is."""
+        """Do nothing: existing state of an optimizer is used."""
 
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
-        """State that the script has loaded is in the group's buffers."""
+        """Return an empty state: loaded state is in the group's buffers."""
         return {}, 0
 
     def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
-        """Nothing: the group's buffers are the optimizers' own tensors."""
+        """Do nothing: the group's buffers are the optimizers' own tensors."""
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """True for an optimizer that computes the loss as often as it likes, such as LBFGS."""
+    """True for an optimizer that evaluates the loss repeatedly, such as LBFGS."""
     closure = signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is Parameter.empty
 

@@ -12,7 +12,7 @@ from csrun.pytorch.user import require_module
 
 
 class TrainedGroup(ModelGroup):
-    """A group with its updates. Sessions of the same models and optimizers have the same one."""
+    """A group with its updates. Sessions of the same models and optimizers share it."""
 
     updates: RecordedUpdates
 
@@ -23,7 +23,7 @@ _groups: list[TrainedGroup] = []
 def group_of(models: Any, optimizers: Any, mode: str, line: str) -> TrainedGroup:
     """Return the group of a Session's models and optimizers.
 
-    Raises: UsageError for what cannot be trained together
+    Raises: UsageError for models or optimizers that cannot be trained together
     """
     optimizers = list(optimizers) if isinstance(optimizers, list | tuple) else [optimizers]
     if mode != "train" or not all(isinstance(x, torch.optim.Optimizer) for x in optimizers):

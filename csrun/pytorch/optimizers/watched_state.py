@@ -1,4 +1,6 @@
-"""The optimizer's `state` in a Session's block: reads come from the store, writes are refused."""
+"""Wrapper of the optimizer's `state` in a Session's block: reads use the store, writes are refused.
+refused.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, MutableMapping
@@ -13,7 +15,7 @@ from csrun.pytorch.errors import user_line
 
 
 class StateOwner(Protocol):
-    """The state of the user's objects, as WatchedState knows it."""
+    """State of the user's objects, as used by WatchedState."""
 
     @property
     def has_begun(self) -> bool:
@@ -27,16 +29,16 @@ class StateOwner(Protocol):
         """Give the user's objects the store's values."""
 
     def require_state_as_given(self) -> None:
-        """Raises: UsageError where the script has written into the state since then"""
+        """Raises: UsageError if the script has written the state since"""
 
 
 class WatchedState(MutableMapping[Any, Any]):
     """Replacement of `optimizer.state` while the run's store has the state.
 
-    A read returns the state after the steps so far. A write after the block's first step, or
-    another mapping in this one's place, would not reach the store and is refused.
+    A read returns the state after the steps so far. A write after the block's first step, or an
+    assignment of another mapping, would not reach the store and is refused.
 
-    own: the optimizer's mapping, restored after the block
+    own: the optimizer's mapping, restored after the block.
     """
 
     def __init__(self, owner: StateOwner, optimizer: torch.optim.Optimizer) -> None:
@@ -46,7 +48,7 @@ class WatchedState(MutableMapping[Any, Any]):
 
     @contextmanager
     def in_place(self) -> Iterator[Self]:
-        """Be the optimizer's state, which gets its own mapping back after the context."""
+        """Context manager in which this object is the optimizer's state."""
         attributes = self._optimizer.__dict__
         attributes["state"] = self
         try:
@@ -55,9 +57,9 @@ class WatchedState(MutableMapping[Any, Any]):
             attributes["state"] = self.own
 
     def look(self) -> None:
-        """Check for writes, as a step begins or the block ends.
+        """Check for writes, at the beginning of a step or the end of the block.
 
-        Raises: UsageError where the script has written into the state
+        Raises: UsageError if the script has written the state
         """
         if self._optimizer.__dict__["state"] is not self:
             raise state_written_error()
@@ -66,7 +68,7 @@ class WatchedState(MutableMapping[Any, Any]):
             self._owner.require_state_as_given()
 
     def load(self, load_state_dict: Callable[[], None]) -> None:
-        """Load a state_dict, for which PyTorch puts another mapping in the place of its own.
+        """Load a state_dict, for which PyTorch replaces its mapping.
 
         Raises: UsageError after the block's first step
         """
@@ -109,7 +111,7 @@ class WatchedState(MutableMapping[Any, Any]):
         del self._write()[parameter]
 
     def clear(self) -> None:
-        """Clear the mapping; MutableMapping's own does not write where it is empty."""
+        """Clear the mapping; MutableMapping's own method does nothing if it is empty."""
         self._write().clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -126,7 +128,7 @@ def unwatched_state(optimizer: torch.optim.Optimizer) -> MutableMapping[Any, Any
 
 
 def state_written_error() -> UsageError:
-    """Return the error of a write into the optimizer's state within a block."""
+    """Return the error for a write to the optimizer's state within a block."""
     return UsageError(
         f"{user_line()}: the optimizer's state is written in the Session's block after its first "
         "step, when the run's store has it: to start over, make a new optimizer and another "

@@ -12,7 +12,7 @@ _LIST = (list, tuple)
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return pytree's `tree_leaves((args, kwargs))`, in a tenth of its time."""
+    """Return the same as pytree's `tree_leaves((args, kwargs))`, in a tenth of its time."""
     found: list[Any] = []
     for argument in (*args, *kwargs.values()):
         kind = type(argument)
@@ -30,13 +30,13 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
 def map_arguments(
     function: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return pytree's `tree_map(function, (args, kwargs))`, in a tenth of its time."""
+    """Return the same as pytree's `tree_map(function, (args, kwargs))`, in a tenth of its time."""
     found = {name: _mapped(function, each) for name, each in kwargs.items()}
     return tuple([_mapped(function, each) for each in args]), found
 
 
 def _mapped(function: Callable[[Any], Any], argument: Any) -> Any:
-    # A function within `map_arguments` that calls itself would be a cycle, and keep all it sees.
+    # A recursive function within `map_arguments` would be a cycle, and keep all it sees alive.
     if type(argument) in _LIST:
         return type(argument)([_mapped(function, each) for each in argument])
     if isinstance(argument, _NESTED):
@@ -55,6 +55,6 @@ def written_by(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Te
 
 @cache
 def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
-    """Return place and name of each argument that an operator writes."""
+    """Return index and name of each argument that an operator writes."""
     declared = enumerate(func._schema.arguments)
     return tuple((n, a.name) for n, a in declared if a.alias_info and a.alias_info.is_write)

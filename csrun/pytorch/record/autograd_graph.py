@@ -1,4 +1,4 @@
-"""Description of the autograd graph that a loss hangs on, to be compared with another step's."""
+"""Description of the autograd graph of a loss, for comparison with another step's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.autograd.function import BackwardCFunction
 
 from csrun.pytorch.errors import is_users
 
-#: Functions by which forward may have Python run in the backward pass, or read the graph itself.
+#: Functions by which forward may make Python run in the backward pass, or read the graph itself.
 WATCHING = frozenset(
     {
         torch.Tensor.register_hook,
@@ -29,12 +29,13 @@ AutogradGraph = tuple[Any, ...]
 
 
 def graph_of(loss: torch.Tensor, start: int, parameters: Mapping[int, str]) -> AutogradGraph | None:
-    """Return kind, number and edges of each node that a loss depends on, as they are met.
+    """Return kind, number and edges of each node that a loss depends on, in order of traversal.
 
-    start: number of the first node of the step. parameters: names by id.
+    start: number of the first node of the step.
+    parameters: names by id.
 
-    None if a node runs Python of the user's, as one of their own Functions does, or if a gradient
-    goes to a tensor that is no parameter.
+    None if a node runs the user's Python, such as a custom Function, or if a gradient flows to a
+    tensor that is not a parameter.
     """
     nodes: list[Any] = [loss.grad_fn]
     if nodes[0] is None:
@@ -75,14 +76,16 @@ def have_hooks(parameters: Iterable[torch.Tensor]) -> bool:
 
 
 def are_saved_through_hooks() -> bool:
-    """Return whether autograd now saves tensors through hooks, as those of checkpointing."""
+    """Return whether autograd currently saves tensors through hooks, such as those of
+    checkpointing.
+    """
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def runs_users_python(function: Callable[[], None]) -> bool:
-    """Call a function, and return whether it has run Python of the user's.
+    """Call a function, and return whether it has run the user's Python.
 
-    True where another profiler is active.
+    True if another profiler is active.
     """
     if sys.getprofile() is not None:
         function()

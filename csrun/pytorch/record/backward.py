@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def backward_as_method() -> Iterator[None]:
-    """Have `torch.autograd.backward([loss])` call `loss.backward()`, which a Session records."""
+    """Make `torch.autograd.backward([loss])` call `loss.backward()`, which a Session records."""
     original = torch.autograd.backward
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ def backward_as_method() -> Iterator[None]:
 
 
 def _is_followed(tensor: Any) -> bool:
-    """True if a Session records backward() of a tensor: of its own values, not recursively."""
+    """True if a Session records backward() of a tensor: a value of its own, not recursively."""
     if isinstance(tensor, TracedTensor):
         recorder = tensor.recorder
         return recorder.is_finished or not recorder.backward.is_under_way
@@ -49,11 +49,12 @@ def _is_followed(tensor: Any) -> bool:
 class RecordedBackward:
     """Backward pass of one recording, with the operators from `forward_end` to `end`.
 
-    first_gradients: as backward() leaves them, by parameter. zeros: parameters whose gradient is
-    still the zeros of zero_grad(set_to_none=False). require_cleared: raises where there are
-    gradients that PyTorch does not know of, and returns the names of those that are zeros.
-    is_watched: forward has set hooks of autograd, or read its graph. known: the pass, where it is
-    that of earlier steps.
+    first_gradients: as left by backward(), by parameter.
+    zeros: parameters whose gradient is still the zeros of zero_grad(set_to_none=False).
+    require_cleared: raises if there are gradients unknown to PyTorch, and returns the names of zero
+        ones.
+    is_watched: forward has set hooks of autograd, or read its graph.
+    known: the pass, if it is that of earlier steps.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
@@ -70,7 +71,7 @@ class RecordedBackward:
         self.zeros: list[str] = []
 
     def begun_again(self) -> RecordedBackward:
-        """Return another one, for the step as it is recorded from its beginning again."""
+        """Return a new instance for recording the step again from its beginning."""
         made, zeros = RecordedBackward(self._recorder), frozenset(self._zeros)
         made.require_cleared = self.require_cleared if self._loss is None else lambda: zeros
         return made
@@ -86,7 +87,7 @@ class RecordedBackward:
         return self.forward_end is not None and not self.end
 
     def start(self, loss: torch.Tensor) -> None:
-        """Begin, as the loop calls `loss.backward()`.
+        """Begin when the loop calls `loss.backward()`.
 
         Raises: CaptureError for a second call, or gradients that were not cleared
         """
@@ -110,7 +111,7 @@ class RecordedBackward:
         self.forward_end = len(self._recorder.operators)
 
     def _start_one_of_many(self, loss: torch.Tensor) -> None:
-        """Begin one of several: the step's loss is their sum."""
+        """Begin one of several passes: the step's loss is their sum."""
         self.require_cleared()
         recorder, self.line = self._recorder, user_line()
         total = recorder.traced(loss.detach())
@@ -124,7 +125,7 @@ class RecordedBackward:
         self.forward_end, self.end = len(recorder.operators), 0
 
     def finish(self) -> None:
-        """Finish; gradients of zeros that nothing was added to are restored."""
+        """Finish; restore zero gradients that nothing was added to."""
         if self._recorder.has_updates:
             self.end = len(self._recorder.operators)
             return
@@ -169,7 +170,7 @@ class RecordedBackward:
 
     @property
     def gradients(self) -> dict[str, Ref]:
-        """The parameters' gradients as they are now."""
+        """Current gradients of the parameters."""
         owned = self._recorder.parameters.items()
         return {n: p.grad.value for n, p in owned if isinstance(p.grad, TracedTensor)}
 
@@ -179,7 +180,8 @@ class RecordedBackward:
         Raises: CaptureError for a gradient that is not of this step
         """
         found: dict[str, Ref] = {}
-        if self._loss is None or self._recorder.has_updates:  # what is left is the loop's
+        # the remaining gradients are the loop's
+        if self._loss is None or self._recorder.has_updates:
             return found
         for name, parameter in self._recorder.parameters.items():
             grad = parameter.grad
@@ -196,7 +198,7 @@ class RecordedBackward:
         return found
 
     def _remove_from_buffers(self) -> None:
-        """Remove the gradients of buffers that forward has made to require one."""
+        """Remove the gradients of buffers for which forward has set requires_grad."""
         stored = (x.tensor for x in self._recorder.leaves if x.source is LeafSource.BUFFER)
         for buffer in stored:
             if buffer.is_leaf and isinstance(buffer.grad, TracedTensor):

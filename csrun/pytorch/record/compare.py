@@ -26,7 +26,7 @@ def difference(
 ) -> str | None:
     """Return the first difference with the user's line, or None.
 
-    of, of_again: the values to compare, of each recording; others are ignored.
+    of, of_again: values of each recording to compare; others are ignored.
     """
     if is_same(first, of, again, of_again):
         return None
@@ -56,9 +56,9 @@ def difference(
 
 
 def is_same(first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]) -> bool:
-    """Return whether recordings are equal operator by operator, with the same numbers of values.
+    """Return whether recordings are equal operator by operator, with equal numbering of values.
 
-    That is a hundred times as fast as `difference`, which may find none where this is False.
+    A hundred times as fast as `difference`, which may find no difference where this is False.
     """
     return changed_values(first, of, again, of_again) == ChangedValues()
 
@@ -71,12 +71,12 @@ class ChangedValues:
     numbers: tuple[NumberPlace, ...] = ()
 
     def first_line(self, recording: Recording) -> str:
-        """Return the user's line that one of them is of."""
+        """Return the user's line of the first of them."""
         lines = [leaf.name for leaf in self.constants]
         return [*lines, *(recording.operators[place.operator].line for place in self.numbers)][0]
 
     def taken_from(self, recording: Recording) -> Recording:
-        """Return a recording that takes them with each step."""
+        """Return a recording in which they are inputs of each step."""
         taken = recording.with_script_tensors({leaf.value for leaf in self.constants})
         return taken.with_script_numbers(self.numbers)
 
@@ -84,9 +84,10 @@ class ChangedValues:
 def changed_values(
     first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]
 ) -> ChangedValues | None:
-    """Return what has changed of the script's values, if recordings are else equal as `is_same`.
+    """Return the changed values of the script, if the recordings are otherwise equal as in
+    `is_same`.
 
-    What the first one takes with each step is not compared. None if they differ in more.
+    Inputs of each step in the first one are not compared. None if they differ in more.
     """
     if len(first.operators) != len(again.operators) or list(of) != list(of_again):
         return None
@@ -122,10 +123,10 @@ def changed_values(
 def counterparts(
     first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]
 ) -> dict[Ref, GraphLeaf]:
-    """Return the leaves of `again` by the values of `first` that they have the places of.
+    """Return the leaves of `again` that correspond to the values of `first`.
 
-    Results of the host, which programs take, are among them. There is no `difference` between the
-    two.
+    Results of the host that programs take are included. There must be no `difference` between the
+    recordings.
     """
     before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
     found = {leaf.value: now for leaf, now in zip(before.leaves, after.leaves, strict=True)}
@@ -136,7 +137,7 @@ def counterparts(
 
 
 def has_other_shapes(first: Recording, again: Recording) -> bool:
-    """Return whether all is the same up to a result of the host that has another shape."""
+    """Return whether both are equal up to a result of the host with another shape."""
     for one, other in zip(first.operators, again.operators, strict=False):
         if not _is_same_operator(one, other):
             shapes = other.keywords.get("shapes")
@@ -148,7 +149,9 @@ def has_other_shapes(first: Recording, again: Recording) -> bool:
 def _changed_number(
     one: RecordedOperator, other: RecordedOperator, recording: Recording
 ) -> int | None:
-    """Return which argument is another number, of an operator that may take a tensor there."""
+    """Return the index of a changed number among the arguments of an operator that accepts a tensor
+    there.
+    """
     is_alike = _is_same_operator(one, replace(other, arguments=one.arguments))
     if not is_alike or other.name not in _TAKE_NUMBERS or len(one.arguments) != 2:
         return None
@@ -162,7 +165,7 @@ def _changed_number(
 
 
 def _takes_number(recording: Recording, place: NumberPlace) -> bool:
-    """True if an operator has a number in a place, where it may have a tensor."""
+    """True if an operator has a number as an argument that may be a tensor."""
     op = recording.operators[place.operator]
     is_known = op.name in _TAKE_NUMBERS and len(op.arguments) == 2 and op.results[0] is not None
     return is_known and _is_number(op.arguments[place.argument])
@@ -184,7 +187,9 @@ def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
 
 
 class _CanonicalGraph:
-    """The part of a recording that some values depend on, with values numbered as they are met."""
+    """The part of a recording that some values depend on, with values numbered in order of
+    traversal.
+    """
 
     def __init__(self, recording: Recording, of: Sequence[Ref]) -> None:
         self._numbers: dict[Ref, int] = {}
@@ -214,7 +219,7 @@ class _CanonicalGraph:
 def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
     if leaf.source is LeafSource.SCRIPT and now.source in (leaf.source, LeafSource.CONSTANT):
         if (leaf.tensor.shape, leaf.tensor.dtype) == (now.tensor.shape, now.tensor.dtype):
-            return None  # whatever its numbers are
+            return None  # for any numbers
         return f"{now.name}: a tensor of the script has another shape or type than in step 1"
     if (leaf.source, leaf.name) != (
         now.source,

@@ -1,4 +1,5 @@
-"""PyTorch functions rewritten with others, where its own code reads values or has no emitter.
+"""PyTorch functions rewritten with other functions, where its own code reads values or has no
+emitter.
 
 Each takes PyTorch's arguments, and autograd decomposes it like the user's own lines.
 """
@@ -13,9 +14,9 @@ from torch.nn import functional
 
 
 def without_old_reduction(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Decorate the recording of a loss, which gets no `size_average` and `reduce`.
+    """Decorate the recording of a loss to drop `size_average` and `reduce`.
 
-    A call that sets one of these deprecated options of `function` is left to PyTorch.
+    A call of `function` that sets one of these deprecated options is left to PyTorch.
     """
     form = signature(function)
 
@@ -41,7 +42,7 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Any:
-    """PyTorch's own checks whether a variance is negative, which reads values."""
+    """Rewritten because PyTorch's own checks for a negative variance, which reads values."""
     if not isinstance(var, torch.Tensor):
         var = torch.full_like(input, float(var))
     if var.size() != input.size() and input.size()[:-1] == var.size():
@@ -142,7 +143,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    """Bags of one size, [bags, size]; others are left to PyTorch."""
+    """Bags of equal size, [bags, size]; others are left to PyTorch."""
     plain = (offsets, max_norm, padding_idx) == (None, None, None)
     if input.dim() != 2 or not plain or scale_grad_by_freq or sparse:
         return NotImplemented
@@ -153,14 +154,16 @@ def embedding_bag(
 
 
 def linear_cross_entropy(recorder: Any, *given: Any, options: Any = None, **others: Any) -> Any:
-    """A linear layer and its loss; `options` only say how PyTorch's kernel saves memory."""
+    """A linear layer and its loss; `options` only control the memory of PyTorch's kernel."""
     if options is None:
         return NotImplemented
     return functional.linear_cross_entropy(*given, **others)
 
 
 def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """Scatter, which checks the range of labels; PyTorch's own compares each with each class."""
+    """Scatter, which checks the range of labels; PyTorch's own compares each label with each class.
+    class.
+    """
     if num_classes < 1 or not isinstance(tensor, torch.Tensor) or not tensor.dim():
         return NotImplemented
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype)
@@ -168,7 +171,7 @@ def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
 
 
 def masked_select(recorder: Any, input: Any, mask: Any) -> Any:
-    """Index by a mask, whose places the recorder may know."""
+    """Index by a mask, whose indices the recorder may know."""
     wide, where = torch.broadcast_tensors(input, mask)
     return wide[where]
 

@@ -25,8 +25,8 @@ Tensors = tuple[torch.Tensor, ...]
 class CompositeOp:
     """A function of tensors by position, and of options by keyword.
 
-    draws: it draws a dropout mask, which the interpreter gives it as `kept`. gradients: as
-    `gradients_of` without its first argument; None for autograd's.
+    draws: it draws a dropout mask, which the interpreter passes as `kept`.
+    gradients: as `gradients_of` without its first argument; None for autograd's.
     """
 
     name: str
@@ -41,7 +41,7 @@ class CompositeOp:
 
     @cached_property
     def backward_call(self) -> Callable[..., Tensors]:
-        """Function of the backward operator: one object, which repeated calls are found by."""
+        """Function of the backward operator; one object, by which repeated calls are found."""
         return self.gradients or partial(gradients_of, self.compute)
 
     def record(self, recorder: StepRecorder, tensors: Sequence[Any], **options: Any) -> Any:
@@ -73,7 +73,7 @@ class _CompositeFunction(torch.autograd.Function):
         ctx.recorder, ctx.composite, ctx.options = recorder, composite, options
         ctx.number = len(recorder.operators)
         ctx.place = recorder.scopes.here
-        # as they are now: a later write into one is another value, which backward does not read
+        # current values: a later write to one creates another value, which backward does not read
         ctx.save_for_backward(*(t.snapshot() if isinstance(t, TracedTensor) else t for t in traced))
         found = recorder.record(composite.name, composite.compute, traced, options)
         if isinstance(found, tuple):

@@ -1,6 +1,6 @@
 """Composite operators, recorded as one node before autograd decomposes them.
 
-Each is one operator in forward and one in backward, whichever kernels PyTorch itself chooses.
+Each is one operator in forward and one in backward, for any choice of kernels by PyTorch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _attention(
     if mask is not None:
         is_seen = mask.dtype == torch.bool
         scores = scores.masked_fill(~mask, -torch.inf) if is_seen else scores + mask
-    weights = scores.softmax(-1).nan_to_num()  # a query that sees nothing
+    weights = scores.softmax(-1).nan_to_num()  # a query whose keys are all masked
     return _dropout(weights, rate, kept.reshape(weights.shape)) @ v
 
 
@@ -47,7 +47,7 @@ def _cross_entropy(x: torch.Tensor, labels: torch.Tensor, **options: Any) -> tor
 
 
 def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
-    """Dropout by a given mask; without one, as for shapes, PyTorch's."""
+    """Dropout with a given mask; without one, for shape inference, PyTorch's."""
     if kept is None:
         return call_for_user(functional.dropout, (x, p))
     return (x * (1 / (1 - p))).masked_fill(~kept, 0)  # with the strides of x
@@ -89,7 +89,7 @@ def record_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Left to PyTorch where the mask needs a gradient. Shared keys are repeated."""
+    """Record attention; left to PyTorch if the mask needs a gradient. Shared keys are repeated."""
     if attn_mask is not None and attn_mask.requires_grad:
         return NotImplemented
     if enable_gqa:
@@ -113,7 +113,7 @@ def record_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Left to PyTorch with class weights or probabilities as labels."""
+    """Record cross entropy; left to PyTorch with class weights or probabilities as labels."""
     if weight is not None:
         return NotImplemented
     if target.is_floating_point():
@@ -133,7 +133,7 @@ def record_dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> Any:
-    """Left to PyTorch for a rate of 0 or 1."""
+    """Record dropout; left to PyTorch for a rate of 0 or 1."""
     return _record_dropped(DROPOUT, recorder, input, p, training, inplace)
 
 
@@ -144,7 +144,7 @@ def record_channel_dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> Any:
-    """As dropout; left to PyTorch without an axis of samples."""
+    """Record dropout of channels; left to PyTorch without an axis of samples."""
     if input.dim() < 3:
         return NotImplemented
     return _record_dropped(CHANNEL_DROPOUT, recorder, input, p, training, inplace)
@@ -175,7 +175,9 @@ def record_instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """A group norm with a group per channel; with running statistics in eval(), a batch norm."""
+    """Record a group norm with a group per channel; with running statistics in eval(), a batch
+    norm.
+    """
     if not use_input_stats:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None:
@@ -196,7 +198,7 @@ def record_batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """Left to PyTorch in eval(), which uses the running statistics."""
+    """Record a batch norm; left to PyTorch in eval(), which uses the running statistics."""
     if not training:
         return NotImplemented
     if running_mean is not None and not recorder.is_owned(running_mean):
@@ -205,11 +207,11 @@ def record_batch_norm(
             "statistics: call eval() on its module"
         )
     tensors = (input, running_mean, running_var, weight, bias)
-    is_mean = recorder.counters.is_read_beside(running_mean)  # of all batches: momentum=None
+    is_mean = recorder.counters.is_read_beside(running_mean)  # over all batches: momentum=None
     by = 1.0 if is_mean else float(momentum)
     out, *running = BATCH_NORM.record(recorder, tensors, momentum=by, eps=float(eps))
     for buffer, value in zip((running_mean, running_var), running, strict=False):
-        if is_mean:  # the numbers come with the step
+        if is_mean:  # the numbers are inputs of the step
             with torch.no_grad():
                 buffer.copy_(buffer * (1 - momentum) + value * momentum)
         else:
@@ -278,7 +280,9 @@ def is_of_training(operator: RecordedOperator) -> bool:
 
 
 def is_valid(recorder: StepRecorder, given: Any) -> bool:
-    """True: argument validation of torch.distributions is skipped, as in PyTorch's own tracing."""
+    """Return True: argument validation of torch.distributions is skipped, as in PyTorch's own
+    tracing.
+    """
     return True
 
 

@@ -1,4 +1,4 @@
-"""Masks as indices whose values are known in each step: the places where they are true."""
+"""Constant masks as indices: the positions where they are true."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
-#: Operators whose second argument are indices.
+#: Operators whose second argument is indices.
 INDEXING = {
     aten.index.Tensor,
     aten.index_put.default,
@@ -23,7 +23,7 @@ def with_places(
     is_constant: Callable[[torch.Tensor], bool],
     places_of: Callable[[torch.Tensor], Sequence[torch.Tensor] | None],
 ) -> tuple[Any, ...]:
-    """Return the arguments of an index with places for each mask that is a constant.
+    """Replace each constant mask in the arguments of an index by positions.
 
     Others have those of `places_of`, if there are any. A write of one number that does not add
     keeps its mask.

@@ -1,4 +1,4 @@
-"""Integer and boolean buffers of the model in a recorded step, which the program does not have."""
+"""Integer and boolean buffers of the model in a recorded step; they are not part of the program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADD = torch.ops.aten.add_.Tensor
 
 
 class _CountingRecorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     may_read_in_forward: bool
     plain: PlainTensors
@@ -37,11 +37,12 @@ class _CountingRecorder(Protocol):
 
 
 class CountedBuffers:
-    """Buffers that forward counts up, such as batch norm's counter, sets or branches on.
+    """Buffers that forward increments, such as batch norm's counter, sets or branches on.
 
-    increments: of a step, by name, of buffers that nothing in the step reads: steps that are not
-    recorded have the same. live: names of those that forward reads or sets; they have their numbers
-    at once, and each step is recorded.
+    increments: per step, by name, of buffers that nothing in the step reads; steps that are not
+        recorded have the same.
+    live: names of those that forward reads or sets; their values are computed at once, and each
+        step is recorded.
     """
 
     def __init__(self, recorder: _CountingRecorder) -> None:
@@ -52,9 +53,9 @@ class CountedBuffers:
     def write(
         self, func: Any, given: Sequence[torch.Tensor], args: Any, kwargs: Mapping[str, Any]
     ) -> bool:
-        """Make a write into such a buffer; False for other operators.
+        """Execute a write to such a buffer; False for other operators.
 
-        Values of the step are computed by the host.
+        Values of the step are computed on the host.
         """
         recorder = self._recorder
         name = recorder.counter_name(given[0])
@@ -74,13 +75,13 @@ class CountedBuffers:
         return True
 
     def is_read_beside(self, statistics: torch.Tensor | None) -> bool:
-        """True if the step reads the counter of the batches that a norm's statistics are of."""
+        """True if the step reads the batch counter of a norm's statistics."""
         name = None if statistics is None else self._recorder.name_of(statistics)
         owner = "" if name is None else name.rpartition(".")[0]
         return f"{owner}.num_batches_tracked".lstrip(".") in self.live
 
     def take_replaced(self, tensors: ModelTensors) -> None:
-        """Write the numbers of tensors that have replaced such buffers into these."""
+        """Copy the numbers of tensors that have replaced such buffers into these."""
         if not self._recorder.may_read_in_forward:
             return
         for entry, now in tensors.restore_counters():
@@ -109,7 +110,7 @@ class CountedBuffers:
         return True
 
     def read(self, given: Sequence[torch.Tensor]) -> None:
-        """Have the operands of an operator up to date, if the step counts them.
+        """Update the operands of an operator, if the step counts them.
 
         Raises: CaptureError in a step that is only compared with step 1
         """

@@ -1,4 +1,4 @@
-"""ctc_loss, recorded as one operator of padded targets and of lengths that are tensors."""
+"""ctc_loss, recorded as one operator with padded targets and tensors of lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FUNCTION = functional.ctc_loss  # the name is patched while a step is recorded
 _SIGNATURE = signature(_FUNCTION)
 _SEQUENCES = "log_probs", "targets", "input_lengths", "target_lengths"
-LEAST = 16  # labels that targets of the script are padded to
+LEAST = 16  # multiple to which targets of the script are padded
 
 
 def _ctc_loss(log_probs: Any, *others: Any, **options: Any) -> torch.Tensor:
@@ -41,9 +41,10 @@ CTC_LOSS = CompositeOp("csrun::ctc_loss", _ctc_loss, gradients=_ctc_loss_backwar
 
 
 def record_ctc_loss(recorder: StepRecorder, *args: Any, **kwargs: Any) -> Any:
-    """Left to PyTorch, which refuses it, with a tensor and a list as lengths.
+    """Record ctc_loss; a mix of a tensor and a list as lengths is left to PyTorch, which refuses
+    it.
 
-    Shapes: log_probs [T, N, C] or [T, C], targets [N, S], or one after the other, lengths [N] or []
+    Shapes: log_probs [T, N, C] or [T, C], targets [N, S] or concatenated, lengths [N] or []
     """
     sequences, options = _split(args, kwargs)
     if not all(isinstance(each, torch.Tensor) for each in sequences):
@@ -71,7 +72,7 @@ def record_ctc_loss(recorder: StepRecorder, *args: Any, **kwargs: Any) -> Any:
 
 
 def _by_sample(recorder: StepRecorder, targets: Any, lengths: Any) -> Any:
-    """Targets one after the other as padded ones; the longest may be all of them.
+    """Convert concatenated targets to padded ones; the longest may be all of them.
 
     Shapes: targets [sum of lengths], lengths [N] -> [N, longest]
     """
@@ -89,10 +90,10 @@ def _by_sample(recorder: StepRecorder, targets: Any, lengths: Any) -> Any:
 
 
 def with_padded_targets(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """Return a call of the loop's, that of ctc_loss with the loop's own targets padded.
+    """Return a call of the loop, with the loop's own targets padded if it is ctc_loss.
 
-    Batches of other lengths so have tensors of the same shapes, mostly: targets are padded to a
-    power of two. What is not valid stays as it is.
+    Targets are padded to a power of two, so batches with other lengths usually have tensors of the
+    same shapes. Invalid arguments are left unchanged.
 
     Raises: TypeError for arguments that ctc_loss does not have
     """
@@ -105,7 +106,7 @@ def with_padded_targets(func: Callable[..., Any], args: Any, kwargs: Any) -> tup
 
 
 def ctc_loss(log_probs: Any, *others: Any, **options: Any) -> Any:
-    """PyTorch's function, which has no rule for shapes, also of tensors without numbers."""
+    """PyTorch's function, which has no shape rule, also for tensors without values."""
     if log_probs.is_meta:
         each = log_probs.new_empty(log_probs.shape[1:-1])
         return each if options.get("reduction") == "none" else each.sum()

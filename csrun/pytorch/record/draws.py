@@ -1,4 +1,4 @@
-"""Random numbers that forward draws, and a later step without running forward."""
+"""Random numbers that forward draws, repeated in a later step without running forward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRAWN = "random numbers are drawn in the step"
 _DRAWN_INTO = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random")
 _DRAWN_ANEW = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
 _DRAWN_LIKE = ("rand_like", "randint_like", "randn_like")
-#: Operators that do nothing but draw: into their first operand, like it, or by their operands.
+#: Operators that only draw: into their first operand, like it, or by their operands.
 DRAWING_OPERATORS = frozenset(
     getattr(packet, overload)
     for name in (*(f"{n}_" for n in (*_DRAWN_INTO, "uniform")), *_DRAWN_ANEW, *_DRAWN_LIKE)
@@ -33,7 +33,7 @@ DRAWING_OPERATORS = frozenset(
 
 
 class _DrawingRecorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     may_draw: bool
     takes_arguments: bool
@@ -52,9 +52,9 @@ class _DrawingRecorder(Protocol):
 
 @dataclass(eq=False)
 class Draw:
-    """A call of forward that does nothing but draw. value: the leaf of its numbers, if it is one.
+    """A call of forward that only draws. value: the leaf of its numbers, if it is one.
 
-    Of tensors among its arguments it only uses the geometry.
+    It only uses the geometry of tensors among its arguments.
     """
 
     func: Any
@@ -63,7 +63,7 @@ class Draw:
     value: Ref | None = None
 
     def __str__(self) -> str:
-        """Tell it from other draws."""
+        """Return a key that distinguishes it from other draws."""
         args, kwargs = map_arguments(_geometry_of, self.args, self.kwargs)
         return f"{self.func} {args} {kwargs} {self.value}"
 
@@ -91,14 +91,15 @@ def _geometry_of(argument: Any) -> Any:
 class ForwardDraws:
     """Random numbers that a step draws.
 
-    made: forward's draws, in order, that can be made again. count: of all draws.
+    made: forward's draws, in order, that can be repeated.
+    count: number of all draws.
     """
 
     def __init__(self, recorder: _DrawingRecorder) -> None:
         self._recorder = recorder
         self.made: list[Draw] = []
         self.count = 0
-        self._state: bytes | None = None  # of PyTorch's generator, as forward has left it
+        self._state: bytes | None = None  # state of PyTorch's generator after forward
 
     def begin(self) -> None:
         """Begin a call of forward."""
@@ -113,9 +114,9 @@ class ForwardDraws:
     def plain(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Draw random numbers with PyTorch, for an operator on plain tensors.
 
-        A step without forward cannot draw them: forward may compute with plain numbers at once.
+        A step without forward cannot draw them, since forward may use plain numbers at once.
 
-        Raises: CaptureError where steps are not recorded for a loop
+        Raises: CaptureError if steps are not recorded for a loop
         """
         recorder = self._recorder
         self.count += 1
@@ -130,7 +131,7 @@ class ForwardDraws:
     def traced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedTensor:
         """Draw random numbers with PyTorch, for an operator on traced tensors.
 
-        Of the operand that they are written into, or are to be like, only the geometry is used.
+        Only the geometry of the operand that they are written into, or are to be like, is used.
         """
         recorder = self._recorder
         self.count += 1
@@ -158,10 +159,10 @@ class ForwardDraws:
     def _draw(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[torch.Tensor, Draw | None]:
-        """Draw numbers; return them, with the draw if a later step can make it without forward.
+        """Draw numbers; return them, with the draw if a later step can repeat it without forward.
 
-        It cannot outside of forward, with a generator of the script's own, and where forward itself
-        has set the state of PyTorch's.
+        It cannot outside of forward, with a generator of the script's own, or if forward itself has
+        set PyTorch's generator state.
         """
         is_known = self._state is not None and kwargs.get("generator") is None
         is_known = is_known and _generator_state() == self._state

@@ -1,8 +1,8 @@
-"""Calls of a recorded step that follow those of an earlier one.
+"""Calls of a recorded step that repeat those of an earlier one.
 
-As long as each call is known, the step's operators and results are taken from it; autograd and
-PyTorch's dispatcher see nothing of it. At the first call that is not known, all calls so far are
-made again, as PyTorch makes them, and the tensors that the loop has in hand become their results.
+As long as each call is known, the step's operators and results are taken from the earlier
+recording, without autograd and PyTorch's dispatcher. At the first unknown call, all calls so far
+are repeated in PyTorch, and the loop's tensors become their results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.record.traced import Origin, TracedStorage, TracedTensor
 
 _TELLING = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad", "itemsize")
-#: Functions that tell of a tensor what each traced one knows.
+#: Functions whose result each traced tensor knows.
 _GETTERS = frozenset(
     {getattr(torch.Tensor, name).__get__ for name in _TELLING}
     | {getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "ndimension")}
@@ -44,7 +44,7 @@ _GETTERS = frozenset(
 class _Made(NamedTuple):
     """A known call of this step. numbers: of the script's tensors among the arguments, by id.
 
-    results: tensors that the loop got of it.
+    results: tensors that the loop received from it.
     """
 
     call: KnownCall
@@ -55,9 +55,10 @@ class _Made(NamedTuple):
 
 
 class Making(NamedTuple):
-    """Makers of calls that are not known. found: the loop's own calls so far.
+    """Functions that make unknown calls. found: the loop's own calls so far.
 
-    make: records a call. is_of_model: True within the model.
+    make: records a call.
+    is_of_model: True within the model.
     """
 
     make: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -67,7 +68,7 @@ class Making(NamedTuple):
 
 
 class FollowedCalls:
-    """The calls of one step. tree: those that are known."""
+    """The calls of one step. tree: known calls."""
 
     def __init__(self, recorder: Any, tree: CallTree, making: Making) -> None:
         self._recorder, self._tree, self._making = recorder, tree, making
@@ -91,7 +92,7 @@ class FollowedCalls:
     def __enter__(self) -> Self:
         self._is_setup_defined = own = function._is_setup_context_defined
 
-        def asked(of: Any) -> Any:  # by each call of a script's own Function, before all else
+        def asked(of: Any) -> Any:  # by each call of a script's own Function, before anything else
             self.leave()  # its backward pass is the user's Python
             return own(of)
 
@@ -129,7 +130,7 @@ class FollowedCalls:
         return self._learn(func, args, kwargs)
 
     def leave(self) -> None:
-        """Follow the known calls no longer, nor learn these: they are not all there is."""
+        """Stop following known calls and learning new ones, because other calls are missing."""
         if self._is_over or self._is_making:
             return
         with self._making_one():
@@ -138,9 +139,9 @@ class FollowedCalls:
             self._forget()
 
     def see_operator(self, args: Any, kwargs: Any) -> None:
-        """See an operator of PyTorch that no function of its has called, as a script's own does.
+        """Note an operator that no PyTorch function has called, such as a script's own.
 
-        Raises: CaptureError where autograd has seen its operands already, which it must not have
+        Raises: CaptureError if autograd has already seen its operands, which it must not
         """
         if self._is_over or self._is_making:
             return
@@ -190,10 +191,10 @@ class FollowedCalls:
         finally:
             self._is_making = False
 
-    # Calls that are not known.
+    # Unknown calls.
 
     def _learn(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call, and know it from then on."""
+        """Make a call, and learn it."""
         recorder, found = self._recorder, self._making.found
         if not self._is_of_step(args, kwargs):
             return self._make_live(func, args, kwargs)
@@ -213,7 +214,7 @@ class FollowedCalls:
         return result
 
     def _forget(self) -> None:
-        """Learn no more of this step, and forget what was learned of it."""
+        """Stop learning in this step, and forget what was learned."""
         self._is_over = True
         self._tree.miss()
         if self._branch is not None and self._branch[1] in self._branch[0]:
@@ -224,7 +225,7 @@ class FollowedCalls:
     def _find(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[KnownCall | None, list[Any]]:
-        """Return the known call that this is, and the tensors among its arguments."""
+        """Return the known call that matches, and the tensors among its arguments."""
         func, context = _own(func), self._context()
         for known in self._next:
             given: list[torch.Tensor] = []
@@ -317,7 +318,7 @@ class FollowedCalls:
     # Known calls that are made after all.
 
     def _go_back(self) -> None:
-        """Have PyTorch make all calls so far, and follow no longer."""
+        """Make all calls so far in PyTorch, and stop following."""
         self._is_following = False
         self._tree.miss()
         log, self._log = self._log, []
@@ -356,7 +357,7 @@ class FollowedCalls:
                 self._take_gradients(call, made.results)
                 return
             each = results if isinstance(results, list | tuple) else (results,)
-            for handed, real in zip(made.results, each, strict=False):  # None is no result
+            for handed, real in zip(made.results, each, strict=False):  # None is not a result
                 if handed is not real:
                     handed.become_as(real)
 
@@ -370,19 +371,19 @@ class FollowedCalls:
 
 
 def _own(func: Any) -> Any:
-    """Return PyTorch's function, for which a step has another in its place."""
+    """Return PyTorch's function, which a step replaces."""
     return getattr(func, "__wrapped__", func)
 
 
 def _as_it_was(argument: Any, numbers: Mapping[int, torch.Tensor]) -> Any:
-    """Return a tensor of the script with the numbers that a call was made with."""
+    """Return a tensor of the script with the numbers at the call."""
     own = numbers.get(id(argument))
     return argument if own is None or have_same_numbers(own, argument) else own
 
 
 @contextmanager
 def _without_saving_hooks() -> Iterator[None]:
-    """Have autograd save tensors by itself."""
+    """Context manager in which autograd saves tensors without hooks."""
     hooks = []
     while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(pair)

@@ -1,7 +1,8 @@
-"""Plain tensors that forward makes, such as `torch.zeros(...)`, and then writes traced values into.
+"""Plain tensors that forward creates, such as `torch.zeros(...)`, and then writes traced values
+into.
 
-At the first such write the tensor is taken: its values become a constant of the recording, and from
-then on it stands for a traced tensor, and so do its views.
+At the first such write the tensor is converted: its values become a constant of the recording, and
+from then on it, and its views, stand for traced tensors.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from csrun.pytorch.record.recording import returns_view
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
-_NEW = (torch.ops.aten.lift_fresh.default,)  # shares its operand's memory, which nobody else has
+# shares its operand's memory, which nothing else refers to
+_NEW = (torch.ops.aten.lift_fresh.default,)
 
 
 class _Recorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     plain: PlainTensors
 
@@ -38,7 +40,7 @@ class _Recorder(Protocol):
 
 @dataclass(frozen=True)
 class _ViewCall:
-    """The operator that made a view. parent: its operand; result: its number among the results."""
+    """The operator that made a view. parent: its operand; result: its index among the results."""
 
     parent: Geometry
     call: Any
@@ -49,7 +51,7 @@ class _ViewCall:
 
 @dataclass
 class _Fresh:
-    """A tensor made in forward, with its views. traced: None until it is taken."""
+    """A tensor created in forward, with its views. traced: None until it is converted."""
 
     tensor: torch.Tensor
     views: dict[Geometry, _ViewCall] = field(default_factory=dict)
@@ -57,9 +59,9 @@ class _Fresh:
 
 
 class FreshTensors:
-    """Plain tensors that forward has made in one recording, by their storage.
+    """Plain tensors that forward has created in one recording, by their storage.
 
-    has_taken: one of them is taken.
+    has_taken: one of them is converted.
     """
 
     def __init__(self, recorder: _Recorder) -> None:
@@ -68,7 +70,7 @@ class FreshTensors:
         self.has_taken = False
 
     def note(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
-        """Note the results of an operator on plain tensors within forward."""
+        """Record the results of an operator on plain tensors within forward."""
         for number, made in enumerate(tree_leaves(found)):
             if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
                 continue
@@ -81,14 +83,15 @@ class FreshTensors:
                 self._by_storage[_storage(made)] = _Fresh(made)
 
     def take(self, target: torch.Tensor) -> bool:
-        """Take the tensor of a target that is written; False if forward has not made it."""
+        """Convert the tensor of a written target; False if forward has not created it."""
         of = self._find(target)
         if of is None or of.tensor.dtype != target.dtype or not of.tensor.is_contiguous():
             return False
         if of.traced is None:
             of.traced = self._recorder.plain.fresh(of.tensor)
             self.has_taken = True
-            with unrecorded(), torch.no_grad():  # reads beside the recording see nothing plausible
+            # reads outside of the recording must not see plausible values
+            with unrecorded(), torch.no_grad():
                 of.tensor.data.fill_(_nonsense(of.tensor.dtype))
         return True
 
@@ -100,12 +103,12 @@ class FreshTensors:
         return of is not None and of.traced is not None
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return the traced tensor that a taken one, or a view of it, stands for."""
+        """Return the traced tensor that a converted one, or a view of it, stands for."""
         of = self._by_storage[_storage(tensor)]
         return self._at(of, Geometry.of(tensor))
 
     def resolve(self, results: Any) -> Any:
-        """Return what forward returns with traced tensors in place of taken ones."""
+        """Replace converted tensors in forward's results by traced ones."""
         if not self.has_taken:
             return results
         return tree_map(
@@ -114,7 +117,9 @@ class FreshTensors:
         )
 
     def _at(self, of: _Fresh, geometry: Geometry) -> TracedTensor:
-        """Return the view of a geometry, recorded anew: views that are kept follow each write."""
+        """Return the view with a geometry, recorded again, since kept views change with each write.
+        write.
+        """
         assert of.traced is not None, "it was taken"
         if geometry == Geometry.of(of.tensor):
             return of.traced

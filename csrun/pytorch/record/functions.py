@@ -28,19 +28,19 @@ class _IsTraced(type):
 
 
 class GraphValue(Proxy, metaclass=_IsTraced):
-    """`torch.fx.Proxy` while a step is recorded, of which traced tensors are instances.
+    """`torch.fx.Proxy` while a step is recorded; traced tensors are instances of it.
 
-    transformers asks so of a mask before it reads the mask's values, and may leave the mask out.
-    `torch.jit.is_tracing` stays False: where it is True, sizes may be tensors.
+    transformers tests for it before it reads the values of a mask, and may omit the mask.
+    `torch.jit.is_tracing` stays False: if it were True, sizes could be tensors.
     """
 
 
 class FunctionCapture(TorchFunctionMode):
     """Function mode that reports backward() to the recorder and records composite operators.
 
-    A mode sees what the loop calls, not what PyTorch's own functions call in turn, such as dropout
-    in multi_head_attention_forward: for these, names in torch.nn.functional are patched while a
-    step is recorded.
+    A mode sees the loop's calls, but not those within PyTorch's functions, such as dropout in
+    multi_head_attention_forward. For these, names in torch.nn.functional are patched while a step
+    is recorded.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
@@ -108,7 +108,7 @@ _open: list[FunctionCapture] = []  # the innermost last
 
 @cache
 def _patched(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that the step under way records."""
+    """Return a function that records in the current step."""
 
     @wraps(func)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Geometry of traced tensors: shape, strides, offset and type, without PyTorch's fake tensors.
 
-A fake tensor takes some 200 us to make and a fake operator ten times as long. Steps repeat: what an
-operator returned for operands of some geometries, it returns again.
+A fake tensor takes some 200 us to create and a fake operator ten times as long. Since steps repeat,
+results of an operator are cached by the geometries of its operands.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from csrun.pytorch.record.torch_modes import unrecorded
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-MOST_KNOWN = 20_000  # operator calls whose results are kept
+MOST_KNOWN = 20_000  # cached operator calls
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Geometry:
-    """Shape, strides, offset and type of a dense CPU tensor; one object for all that are equal.
+    """Shape, strides, offset and type of a dense CPU tensor; equal geometries are one object.
 
-    It answers what a fake tensor would be asked.
+    It answers the queries that a fake tensor would.
     """
 
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Geometry:
 
     @staticmethod
     def of(tensor: torch.Tensor, offset: int | None = None) -> Geometry:
-        """Return the geometry of a dense tensor. offset: in place of its own"""
+        """Return the geometry of a dense tensor; offset: used instead of its own."""
         place = int(tensor.storage_offset()) if offset is None else offset
         return _one_object(tuple(tensor.shape), tuple(tensor.stride()), place, tensor.dtype)
 
@@ -89,9 +89,9 @@ class KnownResults:
     def key(
         self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any], geometry: Any
     ) -> Any | None:
-        """Return the key of a call; None if its results cannot be kept.
+        """Return the key of a call; None if its results cannot be cached.
 
-        geometry: returns what stands for an argument
+        geometry: returns the geometry of an argument.
         """
         if isinstance(call, partial):
             call = call.func, *call.args
@@ -110,7 +110,7 @@ class KnownResults:
         return None if key is None else self._known.get(key)
 
     def keep(self, key: Any | None, found: Any) -> Results | None:
-        """Keep and return the results of a call; None if they cannot be kept."""
+        """Cache and return the results of a call; None if they cannot be cached."""
         several = isinstance(found, tuple | list)
         each = list(found) if several else [found]
         if key is None or not all(map(_is_dense, each)):

@@ -1,4 +1,4 @@
-"""Graph of a recording under way: its operators, values and leaves."""
+"""Graph of a recording in progress: its operators, values and leaves."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ from csrun.pytorch.record.unsupported import NOT_DENSE, NOT_IN_MODEL
 
 
 class GraphRecorder:
-    """Base of the recorder: adds operators and leaves to the graph, with traced tensors of them.
+    """Base of the recorder: adds operators and leaves to the graph, and returns traced tensors.
 
-    has_updates: the optimizers are recorded, too. known: leaves by the id of a user's tensor, which
-    each keeps alive. repeated: operators of earlier recordings. fresh, plain: tensors of the user's
-    that are none of the model's.
+    has_updates: the optimizers are recorded, too.
+    known: leaves by the id of a user's tensor, which they keep alive.
+    repeated: operators of earlier recordings.
+    fresh, plain: tensors of the user that do not belong to the model.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -74,7 +75,7 @@ class GraphRecorder:
 
     @cached_property
     def fake(self) -> FakeTensorMode:
-        """Mode of PyTorch's fake tensors, for operators whose results are not known."""
+        """Mode of PyTorch's fake tensors, for operators whose results are not cached."""
         return FakeTensorMode()
 
     def record_strided(
@@ -97,7 +98,9 @@ class GraphRecorder:
         kwargs: Mapping[str, Any],
         forward: int | None = None,
     ) -> Any:
-        """Record an operator and return its results in its own structure. name: None for its own"""
+        """Record an operator and return its results in its own structure. name: None for its own.
+        own.
+        """
         if call is strided:  # a view by a function of csrun's
             likes, kind = self._geometries(call, args, kwargs)
             return self.record_known(STRIDED, call, args, kwargs, likes, kind, forward)
@@ -119,7 +122,7 @@ class GraphRecorder:
         kind: Callable[[Any], Any] | None,
         forward: int | None = None,
     ) -> Any:
-        """Record an operator whose results' geometries are known. kind: makes their sequence."""
+        """Record an operator with known geometries of results. kind: type of their sequence."""
         memories = self._storages_of(call, args, len(likes))
         results = [
             None if like is None else self._add_value(like, memory)
@@ -146,7 +149,7 @@ class GraphRecorder:
     def _geometries(
         self, call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Callable[[Any], Any] | None]:
-        """Return what an operator's results are like, and the type of their sequence."""
+        """Return the geometries of an operator's results, and the type of their sequence."""
         key = _KNOWN.key(call, args, kwargs, _kind if call in _OF_ANY_NUMBER else _geometry)
         if (known := _KNOWN.get(key)) is not None:
             return known
@@ -174,17 +177,17 @@ class GraphRecorder:
         """Return an error with the current operator's line."""
         return CaptureError(f"{self.scopes.line}: {what}")
 
-    # Tensors of the user's.
+    # Tensors of the user.
 
     def of_model(self, given: Any) -> TracedTensor | None:
-        """Return the traced tensor of a parameter, or of what is known; None for others."""
+        """Return the traced tensor of a parameter, or of a known tensor; None for others."""
         known = self.known.get(id(given))
         if known is None and self._model_tensors.is_parameter(given):
             known = self.traced(given)
         return known
 
     def is_recorded(self, tensor: torch.Tensor) -> bool:
-        """True for a traced tensor, and for what stands for one."""
+        """True for a traced tensor, and for a tensor that stands for one."""
         return bool(
             isinstance(tensor, TracedTensor)
             or self._model_tensors.find(tensor)
@@ -192,12 +195,14 @@ class GraphRecorder:
         )
 
     def is_constant(self, tensor: torch.Tensor) -> bool:
-        """True for a plain tensor that forward does not write, and that is not the model's."""
+        """True for a plain tensor that forward does not write, and that does not belong to the
+        model.
+        """
         is_plain = not isinstance(tensor, TracedTensor) and not self.is_owned(tensor)
         return is_plain and not self.fresh.is_taken(tensor)
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return a tensor's traced one: of a parameter, a buffer or a constant.
+        """Return the traced tensor of a parameter, a buffer or a constant.
 
         Raises: CaptureError for a tensor of another step or device
         """
@@ -220,7 +225,9 @@ class GraphRecorder:
         return self.plain.traced(tensor)
 
     def _is_input(self, tensor: torch.Tensor) -> bool:
-        """True for a tensor of the script by which a recorded step may differentiate."""
+        """True for a tensor of the script that a recorded step may differentiate with respect to.
+        to.
+        """
         if not self.has_updates or isinstance(tensor, torch.nn.Parameter):
             return False
         self.plain.note_varying(tensor)
@@ -229,12 +236,12 @@ class GraphRecorder:
     def add_plain(
         self, numbers: torch.Tensor, source: LeafSource, name: str = "", stored: str = ""
     ) -> TracedTensor:
-        """Return a leaf of a plain tensor. stored: the buffer that it is of, if it is of one."""
+        """Add a leaf for a plain tensor. stored: the buffer that it belongs to, if any."""
         return self.add_leaf(numbers, source, name or self.scopes.line, stored)
 
     @property
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
-        """The model's parameters, as they were when the step began."""
+        """The model's parameters at the beginning of the step."""
         return self._model_tensors.parameters
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
@@ -265,7 +272,7 @@ class GraphRecorder:
         if tensor.device.type != "cpu" and not is_deferred(tensor):
             raise self._device_error(tensor)
         self._require_dense_and_real(tensor)
-        # Batches are copied: the place of a slice in the loop's data is of no use.
+        # Batches are copied: the position of a slice in the loop's data is irrelevant.
         offset = 0 if source is LeafSource.INPUT else None
         made = self._add_value(Geometry.of(tensor, offset), TracedStorage(stored))
         is_plain = source in (LeafSource.CONSTANT, LeafSource.SCRIPT)
@@ -304,10 +311,11 @@ class GraphRecorder:
         )
 
     def read_model(self, first: Sequence[str]) -> None:
-        """Have all of the model's parameters and float buffers among the leaves.
+        """Make all of the model's parameters and float buffers leaves.
 
-        Modules in their order; the tensors of each in the order of the first training's program,
-        which has laid out the store, then others as forward has met them. first: their names there
+        They are in the order of modules; the tensors of each module are in the order of the first
+        training's program, which defined the store's layout, then others in the order of forward.
+        first: their names there.
         """
         modules = modules_of(self.model)
         for _, tensor in tensors_of(modules):
@@ -345,7 +353,7 @@ class GraphRecorder:
 
     @staticmethod
     def _storages_of(call: Any, args: Any, results: int) -> list[TracedStorage]:
-        """Return the results' storages: the operand's for views, new ones for others."""
+        """Return the results' storages: the operand's for views, new ones otherwise."""
         viewed = next((a for a in leaves_of(args, {}) if isinstance(a, TracedTensor)), None)
         if viewed is not None and (call is strided or returns_view(call)):
             return [viewed.memory] * results

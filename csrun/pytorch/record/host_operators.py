@@ -1,8 +1,9 @@
-"""Operators that the host computes in each step, as their results' shapes depend on values.
+"""Operators computed by the host in each step, because the shapes of their results depend on
+values.
 
-The places where a mask is true are such a result. A program takes the results with each step;
-results of other shapes are another graph. What depends on weights is read in mid-step, as any value
-that forward reads.
+The positions where a mask is true are an example. A program takes the results as inputs of each
+step; results of other shapes need another graph. Results that depend on weights are read in
+mid-step, like any value that forward reads.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OF_BATCH = LeafSource.INPUT, LeafSource.CONSTANT, LeafSource.SCRIPT
 
 
 class _HostedRecorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     operators: list[RecordedOperator]
     leaves: list[GraphLeaf]
@@ -80,7 +81,7 @@ class HostOperator:
 
 
 def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the places where a mask is true, an index for each axis."""
+    """Return the positions where a mask is true, as an index for each axis."""
     places: tuple[torch.Tensor, ...] = mask.nonzero(as_tuple=True)
     return places
 
@@ -88,9 +89,10 @@ def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
 class HostOperators:
     """Operators of one recording that the host computes.
 
-    reader: returns the numbers of a value of the batch; None where there are none. drawing: names
-    of operators that draw on the wafer. leaves: results that the program takes. in_forward: results
-    within forward, whose shapes its Python may read.
+    reader: returns the numbers of a value of the batch; None if there are none.
+    drawing: names of operators that draw on the wafer.
+    leaves: results that the program takes.
+    in_forward: results within forward, whose shapes its Python may read.
     """
 
     def __init__(self, recorder: _HostedRecorder) -> None:
@@ -105,7 +107,7 @@ class HostOperators:
 
     @contextmanager
     def off(self, is_off: bool = True) -> Iterator[None]:
-        """Record no operator, unless `is_off` is False."""
+        """Context manager in which no operator is recorded, unless `is_off` is False."""
         before, self._is_off = self._is_off, is_off
         try:
             yield
@@ -113,7 +115,7 @@ class HostOperators:
             self._is_off = before
 
     def places(self, mask: torch.Tensor) -> tuple[TracedTensor, ...] | None:
-        """Return the places where a mask is true; None where they are not recorded."""
+        """Return the positions where a mask is true; None if they are not recorded."""
         if not isinstance(mask, TracedTensor) or not mask.dim():
             return None
         value = mask.value
@@ -125,7 +127,7 @@ class HostOperators:
         return self._places[value]
 
     def result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of an operator; None for one whose shape is known."""
+        """Return the result of an operator; None if its shape is known."""
         if torch.Tag.dynamic_output_shape not in func.tags:
             return None
         tensors = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
@@ -138,7 +140,7 @@ class HostOperators:
         return self._record(str(func), func, *traced, reader)
 
     def are_of_batch(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """True if values depend on the batch and tensors of the script alone."""
+        """True if values only depend on the batch and tensors of the script."""
         return self._sources([t.value for t in tensors if isinstance(t, TracedTensor)]) is not None
 
     def leaves_among(self, values: Collection[Ref]) -> tuple[GraphLeaf, ...]:
@@ -157,7 +159,9 @@ class HostOperators:
     def _reader_of(
         self, tensors: Sequence[torch.Tensor]
     ) -> Callable[[TracedTensor], torch.Tensor] | None:
-        """Return what gives the numbers of operands; None where no operator is recorded."""
+        """Return the function that gives the numbers of operands; None if no operator is recorded.
+        recorded.
+        """
         recorder = self._recorder
         if self._is_off or self.reader is None:
             return None
@@ -174,7 +178,7 @@ class HostOperators:
         return self.reader
 
     def _sources(self, values: Sequence[Ref]) -> set[Ref] | None:
-        """Return what values are computed from; None if weights or dropout are among it."""
+        """Return the sources of values; None if weights or dropout are among them."""
         recorder = self._recorder
         found = ancestors_of(recorder.operators, values)
         draws = (op for op in recorder.operators if op.name in self.drawing)
@@ -191,7 +195,7 @@ class HostOperators:
         kwargs: Mapping[str, Any],
         reader: Callable[[TracedTensor], torch.Tensor],
     ) -> Any:
-        """Compute an operator and record it. reader: gives the numbers of its operands"""
+        """Compute an operator and record it. reader: returns the numbers of its operands."""
         recorder = self._recorder
         given, options = map_arguments(
             lambda a: reader(a) if isinstance(a, TracedTensor) else a, args, kwargs

@@ -1,6 +1,6 @@
-"""Parameters that forward writes before it uses them, as a data-dependent initialization does.
+"""Parameters that forward writes before it uses them, as in data-dependent initialization.
 
-The host computes their new numbers in mid-step, and the step then starts from these.
+The host computes their new values in mid-step, and the step then starts from these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PREFIX = f"{LeafSource.PARAMETER} "
 
 
 class _WritingRecorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     operators: list[RecordedOperator]
     may_read_in_forward: bool
@@ -34,17 +34,18 @@ class _WritingRecorder(Protocol):
 
 
 class HostWrites:
-    """Writes of one recording. written: parameters with other numbers than the run's store has."""
+    """Writes of one recording. written: parameters whose values differ from the run's store."""
 
     def __init__(self, recorder: _WritingRecorder) -> None:
         self._recorder = recorder
         self.written: dict[str, torch.nn.Parameter] = {}
-        self._own: set[int] = set()  # operators that compute the numbers: nothing else needs them
+        self._own: set[int] = set()  # operators that compute the values: nothing else needs them
 
     def write(self, target: TracedTensor, compute: Callable[[], TracedTensor]) -> bool:
-        """Write a parameter; False for another tensor, a part, or one that the step has used.
+        """Write a parameter; False for another tensor, a part, or one that the step has already
+        used.
 
-        compute: records the operator that gives its new value
+        compute: records the operator of its new value.
         """
         recorder, stored = self._recorder, target.memory.stored
         if not stored.startswith(_PREFIX) or not recorder.may_read_in_forward:

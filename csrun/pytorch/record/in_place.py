@@ -1,6 +1,6 @@
-"""In-place writes: each becomes a new value, which all aliases of the tensor then have.
+"""In-place writes: each creates a new value, which all aliases of the tensor then have.
 
-A write into a view becomes one into its base, through the scatter form of each view between them;
+A write to a view becomes a write to its base, through the scatter form of each view between them;
 other views of the base are then recomputed.
 
 Source: tinygrad, extra/torch_backend
@@ -43,7 +43,7 @@ class InPlaceWrites:
         self.by_host = HostWrites(recorder)
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Record the out-of-place form, and give the written tensors its results."""
+        """Record the out-of-place form, and assign its results to the written tensors."""
         if "out" in kwargs:
             return self._record_into(func, args, kwargs)
         targets = self._written_traced(func, args, kwargs)
@@ -78,7 +78,7 @@ class InPlaceWrites:
         return target
 
     def _reshape(self, func: Any, target: TracedTensor, args: Any, kwargs: Any) -> TracedTensor:
-        """Record `x.squeeze_()` and its like: the tensor becomes a view of its former self.
+        """Record `x.squeeze_()` and similar: the tensor becomes a view of its previous value.
 
         Source: torch.utils._python_dispatch.return_and_correct_aliasing
         """
@@ -91,7 +91,7 @@ class InPlaceWrites:
         return target
 
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Raises: CaptureError for a write into an untraced tensor, whose views would not see it"""
+        """Raises: CaptureError for a write to an untraced tensor, whose views would not see it"""
         for target in written_by(func, args, kwargs):
             if isinstance(target, TracedTensor) or self._recorder.is_owned(target):
                 continue
@@ -143,7 +143,7 @@ class InPlaceWrites:
         """Give all aliases of the target the new value, in the target's storage."""
         others = list(target.memory.tensors)
         if all(other.geometry == target.geometry for other in others):
-            for other in others:  # nothing but these is left of their base
+            for other in others:  # nothing else refers to their base
                 other.held, other.view_of = target.held, None
             target.value = new.value
             return
@@ -224,7 +224,7 @@ def _write_unbound(of: ViewOf, new: TracedTensor) -> Call:
     return aten.select_scatter.default, (of.base, new, dim, of.result)
 
 
-#: For each view operator, the one that gives the base with the view's new value.
+#: For each view operator, the one that returns the base with the view's new value.
 WRITE_BACK: Mapping[Any, Callable[[ViewOf, TracedTensor], Call]] = {
     aten.view.default: _undo_reshape,
     aten.unsqueeze.default: _undo_reshape,

@@ -1,7 +1,7 @@
-"""Backward passes of earlier recorded steps, which a step with the same forward need not run again.
+"""Backward passes of earlier recorded steps, reused in steps with the same forward pass.
 
-A backward pass is a function of the forward operators and of the autograd graph over them. Where
-both are those of an earlier step, and nothing of the user's runs in it, its operators are known.
+A backward pass is a function of the forward operators and of the autograd graph over them. If both
+equal those of an earlier step, and none of the user's Python runs in it, its operators are known.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import GraphLeaf, RecordedOperator, Ref, TensorKind
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 
-MOST_KNOWN = 64  # as a part of the loop may have graphs
+MOST_KNOWN = 64  # graphs of a part of the loop
 
 
 class _BackwardRecorder(Protocol):
-    """The recorder, as far as it is needed here.
+    """The recorder, as used here.
 
-    first_node: number of the first autograd node of the step. depth: of PyTorch's dispatch modes.
-    updates: the operators of optimizers.
+    first_node: number of the first autograd node of the step.
+    depth: number of PyTorch's dispatch modes.
+    updates: operators of optimizers.
     """
 
     operators: list[RecordedOperator]
@@ -40,14 +41,14 @@ class _BackwardRecorder(Protocol):
 
 @dataclass(frozen=True)
 class KnownBackward:
-    """Operators of a backward pass, values that they make, and gradients by parameter."""
+    """Operators of a backward pass, values that they compute, and gradients by parameter."""
 
     operators: tuple[RecordedOperator, ...]
     kinds: tuple[TensorKind, ...]
     gradients: tuple[tuple[str, Geometry, Ref, ViewOf | None], ...]
 
     def repeat(self, recorder: Any) -> None:
-        """Record the pass, and give the parameters their gradients."""
+        """Record the pass, and set the parameters' gradients."""
         recorder.operators += self.operators
         recorder.kinds += self.kinds
         for name, like, value, view in self.gradients:
@@ -58,16 +59,16 @@ class KnownBackward:
 
 
 class KnownBackwards:
-    """Backward passes of one part of the loop, each known once its forward has come twice."""
+    """Backward passes of one part of the loop, each known once its forward has occurred twice."""
 
     def __init__(self) -> None:
-        # A key has ids of operators, which must live as long as it.
+        # A key has ids of operators, so these must stay alive.
         self._known: dict[Hashable, tuple[list[RecordedOperator], KnownBackward | None]] = {}
 
     def run(
         self, recorder: _BackwardRecorder, loss: torch.Tensor, compute: Callable[[], None]
     ) -> KnownBackward | None:
-        """Run a backward pass, or repeat the known one. compute: runs it in PyTorch
+        """Run a backward pass, or repeat the known one. compute: runs it in PyTorch.
 
         Returns it if it is known by then.
         """
@@ -90,12 +91,12 @@ class KnownBackwards:
 
 
 def _key_of(recorder: _BackwardRecorder, loss: torch.Tensor) -> Hashable | None:
-    """Return what a backward pass is a function of; None where it may be of more."""
+    """Return the key of a backward pass; None if it may depend on more."""
     parameters = recorder.parameters
     if torch._C._len_torch_dispatch_stack() != recorder.depth:  # a mode of the user's
         return None
     if have_hooks(parameters.values()) or any(p.is_meta for p in parameters.values()):
-        return None  # Python may not set the gradient of a parameter that has no memory yet
+        return None  # Python cannot set the gradient of a parameter without memory
     if any(p.grad is not None for p in parameters.values()):
         return None  # it adds to gradients, as after another backward() of the step
     names = {id(parameter): name for name, parameter in parameters.items()}
@@ -110,7 +111,8 @@ def _key_of(recorder: _BackwardRecorder, loss: torch.Tensor) -> Hashable | None:
 def _forward_operators(recorder: _BackwardRecorder) -> list[RecordedOperator]:
     """Return the operators that a backward pass may depend on.
 
-    It does not on those of optimizers, whose numbers differ in each step: autograd is off there.
+    Operators of optimizers are excluded: their numbers differ in each step, and autograd is off
+    there.
     """
     found = list(recorder.operators)
     for update in reversed(recorder.updates):
@@ -119,7 +121,7 @@ def _forward_operators(recorder: _BackwardRecorder) -> list[RecordedOperator]:
 
 
 def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> KnownBackward | None:
-    """Run a backward pass and return what it records; None where a step cannot repeat it."""
+    """Run a backward pass and return its recording; None if a step cannot repeat it."""
     operators, kinds = len(recorder.operators), len(recorder.kinds)
     leaves = len(recorder.leaves)
     is_users = runs_users_python(compute)

@@ -1,8 +1,8 @@
-"""Calls of PyTorch's functions that a recorded step has made, by which later steps find theirs.
+"""Tree of the PyTorch calls that recorded steps have made, in which later steps find theirs.
 
-A tree: its root is the batch, and each call leads to those that came after it. What a call does to
-the recording is a function of the calls before it and of its arguments. So where these are known,
-its operators and results are, and neither PyTorch's dispatcher nor autograd has to see it.
+The root is the batch, and each call leads to the calls that followed it. The effect of a call on
+the recording is a function of the calls before it and of its arguments. If these are known, so are
+its operators and results, without PyTorch's dispatcher and autograd.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ from csrun.pytorch.record.traced import Origin, TracedTensor
 _TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 PLAIN = frozenset({bool, int, float, str, NoneType, EllipsisType, *_TYPES})
 LISTS = (list, tuple)
-DENSE = (TracedTensor, torch.Tensor, torch.nn.Parameter)  # others have ways of their own
+DENSE = (TracedTensor, torch.Tensor, torch.nn.Parameter)  # others have their own methods
 MOST_MISSES = 48
 
 
 class CallKind(Enum):
-    """Kind of a known call, to a later step that makes it."""
+    """Kind of a known call, for a later step that makes it."""
 
     RECORDED = "recorded"  # it adds to the recording
-    LIVE = "live"  # it is made again: it records nothing, as a read of a value
+    LIVE = "live"  # it is repeated: it records nothing, e.g. a read of a value
     BACKWARD = "backward"
 
 
 class Context(NamedTuple):
     """State that PyTorch's functions depend on besides their arguments.
 
-    depth: of dispatch modes. is_of_model: the model makes the call; scope: the module, if any does.
+    depth: number of dispatch modes.
+    is_of_model: the model makes the call.
+    scope: the current module, if any.
     """
 
     has_gradients: bool
@@ -60,7 +62,7 @@ class Context(NamedTuple):
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Have autograd, casts and the default type as they were."""
+        """Context manager that restores autograd, casts and the default type."""
         dtype, is_cast = torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
         torch.set_default_dtype(self.dtype)
         torch.set_autocast_enabled("cpu", self.is_cast)
@@ -73,7 +75,7 @@ class Context(NamedTuple):
 
 
 def context_now(is_of_model: bool, scope: str | None) -> tuple[Any, ...]:
-    """Return what a Context is now, as a tuple, which takes less time to make."""
+    """Return the current Context as a tuple, which is faster to create."""
     return (
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
@@ -105,7 +107,8 @@ class OfModel(NamedTuple):
 class OfScript(NamedTuple):
     """A plain tensor among the arguments, which is a leaf.
 
-    is_new: no earlier call of the step has had it. numbers: those that it must have, or None.
+    is_new: no earlier call of the step has had it.
+    numbers: numbers that it must have, or None.
     """
 
     value: Ref
@@ -116,7 +119,7 @@ class OfScript(NamedTuple):
 
 
 class KnownLeaf(NamedTuple):
-    """A leaf that a call adds. given: number of the tensor of the script that it is of, or None."""
+    """A leaf that a call adds. given: index of the script's tensor that it belongs to, or None."""
 
     leaf: GraphLeaf
     like: Geometry
@@ -127,8 +130,9 @@ class KnownLeaf(NamedTuple):
 class KnownResult(NamedTuple):
     """A tensor among the results of a call.
 
-    same_as: number of the tensor among the arguments that it is. held_of, memory_of: of those whose
-    value or memory it shares; memories of earlier results have negative numbers.
+    same_as: index of the argument tensor that it is.
+    held_of, memory_of: indices of those whose value or memory it shares; memories of earlier
+        results have negative numbers.
     """
 
     same_as: int | None
@@ -142,11 +146,12 @@ class KnownResult(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class KnownCall:
-    """A call, with all that it does to the recording.
+    """A call, with its effects on the recording.
 
-    noted: as the loop's call. written: new values of tensors among the arguments, and whether they
-    require a gradient then.
-    gradients: of parameters, that backward() gives. after: the calls that may follow.
+    noted: as the loop's call.
+    written: new values of tensors among the arguments, and whether they then require a gradient.
+    gradients: gradients of parameters set by backward().
+    after: calls that may follow.
     """
 
     effect: CallKind
@@ -174,7 +179,7 @@ class KnownCall:
         context: tuple[Any, ...],
         given: list[torch.Tensor],
     ) -> bool:
-        """True if a call is this one. given: gets the tensors among its arguments."""
+        """True if a call is this one. given: collects the tensors among its arguments."""
         if func is not self.func and func != self.func:
             return False
         if not _are_given(recorder, self.arguments, args, given, context):
@@ -190,7 +195,7 @@ class KnownCall:
 
 
 def is_whole(written: torch.Tensor) -> bool:
-    """True if a tensor that is written is the only one of its memory, but for aliases."""
+    """True if a written tensor is the only one in its memory, except for aliases."""
     if not isinstance(written, TracedTensor):
         return True
     return all(other.held is written.held for other in written.memory.tensors)
@@ -235,7 +240,7 @@ def _are_given(
 
 
 def each_of(argument: Any) -> Sequence[Any]:
-    """Return the parts of a list, tuple, slice or dict; of others nothing."""
+    """Return the parts of a list, tuple, slice or dict; empty for others."""
     if isinstance(argument, slice):
         return argument.start, argument.stop, argument.step
     if isinstance(argument, dict):
@@ -244,7 +249,7 @@ def each_of(argument: Any) -> Sequence[Any]:
 
 
 def names_of(argument: Any) -> tuple[Any, ...]:
-    """Return the names of a dict; of others nothing."""
+    """Return the names of a dict; empty for others."""
     return tuple(argument) if isinstance(argument, dict) else ()
 
 
@@ -278,7 +283,8 @@ def _is_of_script(recorder: Any, known: OfScript, given: Any, context: tuple[Any
 class CallTree:
     """The calls of one part of the loop, on batches of one geometry.
 
-    inputs: places of the batch's tensors. is_whole: a step has been recorded to its end.
+    inputs: positions of the batch's tensors.
+    is_whole: a step has been recorded to its end.
     """
 
     def __init__(self) -> None:
@@ -292,7 +298,7 @@ class CallTree:
         self._misses = max(self._misses - 1, 0)
 
     def miss(self) -> None:
-        """Note a step that was not known, which took longer. After many, none is looked for."""
+        """Note an unknown step, which took longer. After many, the tree is not used any more."""
         self._misses += 2
         if self._misses >= MOST_MISSES:
             self.first, self.is_given_up = [], True

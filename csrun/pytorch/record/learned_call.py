@@ -1,4 +1,4 @@
-"""A call that a recorded step makes, as later steps are to know it."""
+"""A call of a recorded step, described for later steps."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
 from csrun.pytorch.record.traced import Origin, TracedTensor
 
 _STORED = LeafSource.PARAMETER, LeafSource.BUFFER
-#: Attributes whose values are tensors, or that say nothing of autograd.
+#: Attributes whose values are tensors, or do not concern autograd.
 _ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
-#: Methods that change what autograd sees of a tensor, or tell of it.
+#: Methods that change or reveal what autograd knows of a tensor.
 _OF_AUTOGRAD = frozenset(
     {"requires_grad_", "detach_", "set_", "resize_", "resize_as_", "retain_grad", "is_leaf"}
     | {"register_hook", "register_post_accumulate_grad_hook", "_is_view", "__setstate__"}
@@ -40,11 +40,11 @@ _BACKWARD = torch.Tensor.backward
 
 
 class _UnknownError(Exception):
-    """Raised for what later steps cannot know."""
+    """Raised for a call that later steps cannot repeat."""
 
 
 class LearnedCall:
-    """A call under way. `known` is what it was, once it is over."""
+    """A call in progress. `known` describes it after its end."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LearnedCall:
         self._kinds, self._leaves = len(recorder.kinds), len(recorder.leaves)
 
     def known(self, result: Any, noted: Any) -> KnownCall | None:
-        """Return the call, or None if later steps cannot know it. noted: as the loop's call."""
+        """Return the call, or None if later steps cannot repeat it. noted: as the loop's call."""
         try:
             return self._known(result, noted)
         except _UnknownError:
@@ -119,7 +119,7 @@ class LearnedCall:
         )
 
     def _counted(self) -> tuple[object, ...]:
-        """Return counts of what a known call must not add to."""
+        """Return counts that a known call must not change."""
         recorder = self._recorder
         written = recorder.writes.by_host.written
         return recorder.draws.count, len(recorder.host.results), len(written)
@@ -127,7 +127,7 @@ class LearnedCall:
     # Arguments.
 
     def _state_of(self, given: torch.Tensor) -> Any:
-        """Return what a call may change of a tensor."""
+        """Return the properties of a tensor that a call may change."""
         if isinstance(given, TracedTensor):
             return given.held, given.held.value, given.like, given.requires_grad
         if (known := self._recorder.known.get(id(given))) is not None:
@@ -173,13 +173,13 @@ class LearnedCall:
         )
 
     def _written(self) -> Iterator[tuple[int, Ref, bool]]:
-        """Yield number, new value, and whether it needs a gradient, of tensors that are written."""
+        """Yield index, new value, and whether it needs a gradient, of written tensors."""
         for number, (given, before) in enumerate(zip(self._given, self._before, strict=True)):
             now = self._state_of(given)
             if not isinstance(now, tuple) or now == before:
                 continue
             held, value, like, requires_grad = now
-            if before is None:  # a leaf now
+            if before is None:  # now a leaf
                 first = next(x.value for x in self._recorder.leaves if x.tensor is given)
                 if value != first:
                     yield number, value, requires_grad
@@ -252,7 +252,7 @@ class LearnedCall:
 
 
 def may_be_known(func: Any) -> bool:
-    """Return whether a function neither changes what autograd sees of a tensor nor tells of it."""
+    """Return whether a function neither changes nor reveals what autograd knows of a tensor."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return str(func.__self__.__name__) in _ATTRIBUTES
@@ -262,7 +262,7 @@ def may_be_known(func: Any) -> bool:
 
 
 def _first(are: Iterable[bool]) -> int | None:
-    """Return the number of the first that is true."""
+    """Return the index of the first true element."""
     return next((number for number, each in enumerate(are) if each), None)
 
 

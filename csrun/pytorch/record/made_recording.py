@@ -1,4 +1,4 @@
-"""Recording of what a recorder has seen so far."""
+"""Recording of a recorder's state so far."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,9 @@ from csrun.pytorch.record.recording import LeafSource, Recording, Ref
 
 
 def recording_of(recorder: Any, gradients: Mapping[str, Ref]) -> Recording:
-    """Return the recording so far. gradients: by parameter
+    """Return the recording so far. gradients: by parameter.
 
-    A step with its own updates has them in any order: nothing of it is a forward or backward pass.
+    A step with its own updates has them in any order, so none of it is a forward or backward pass.
     """
     backward = recorder.backward
     end = len(recorder.operators) if recorder.has_updates else backward.forward_end

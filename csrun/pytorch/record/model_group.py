@@ -7,9 +7,9 @@ import torch
 
 
 class ModelGroup(torch.nn.Module):
-    """Models whose weights the step itself updates: its optimizers are recorded, too.
+    """Models whose weights the step itself updates, with recorded optimizers.
 
-    The models are called 0, 1 and so on. Weights and the optimizers' tensors are buffers of the
+    The models are named 0, 1 and so on. Weights and the optimizers' tensors are buffers of the
     step, which it reads and writes in any order.
     """
 
@@ -23,7 +23,7 @@ class ModelGroup(torch.nn.Module):
         self.take_forward()
 
     def take_forward(self) -> None:
-        """Note the models' own forward, before a Session replaces it."""
+        """Store the models' own forward, before a Session replaces it."""
         self._forwards = [model.forward for model in self.models]
 
     def forward(self, number: int, *args: Any, **kwargs: Any) -> Any:
@@ -33,7 +33,7 @@ class ModelGroup(torch.nn.Module):
     def is_of(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
     ) -> bool:
-        """True if it is of these very objects."""
+        """True if it consists of exactly these objects."""
         own, given = (*self.models, *self.optimizers), (*models, *optimizers)
         return len(own) == len(given) and all(x is y for x, y in zip(own, given, strict=True))
 
@@ -43,7 +43,7 @@ class ModelGroup(torch.nn.Module):
         return {id(parameter): name for name, parameter in self.named_parameters()}
 
     def hold_state(self, path: str, tensor: torch.Tensor) -> None:
-        """Have a tensor of an optimizer's state among the buffers."""
+        """Register a tensor of an optimizer's state as a buffer."""
         *modules, name = path.split(".")
         at: torch.nn.Module = self
         for each in modules:
@@ -53,7 +53,7 @@ class ModelGroup(torch.nn.Module):
         at.register_buffer(name, tensor)
 
     def states(self) -> Iterator[tuple[torch.optim.Optimizer, torch.Tensor, str, Any]]:
-        """Yield the optimizers' states: of which parameter, by which name, and the value."""
+        """Yield the optimizers' states: parameter, name, and value."""
         for optimizer in self.optimizers:
             for parameter, state in optimizer.state.items():
                 for key, value in state.items():

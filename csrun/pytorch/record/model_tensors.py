@@ -25,7 +25,7 @@ class ModelTensor:
 
 
 class ModelTensors:
-    """Tensors of one model, as they are when its step begins. modules: by name, each once."""
+    """Tensors of one model at the beginning of its step. modules: by name, each once."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model, self.modules = model, modules_of(model)
@@ -67,7 +67,7 @@ class ModelTensors:
         return found is not None and found.name in self.parameters
 
     def find_name(self, module: str, name: str) -> ModelTensor | None:
-        """Return the tensor that a module had by a name when the step began."""
+        """Return the tensor that a module had under a name at the beginning of the step."""
         path = f"{module}.{name}" if module else name
         return next((entry for entry in self._by_id.values() if entry.name == path), None)
 
@@ -77,9 +77,9 @@ class ModelTensors:
         return found.name if found and found.source is LeafSource.CONSTANT else None
 
     def restore_replaced(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
-        """Restore the buffers that were replaced; yield each with its replacement.
+        """Restore replaced buffers; yield each with its replacement.
 
-        Raises: CaptureError for a restore_replaced parameter or integer buffer
+        Raises: CaptureError for a replaced parameter or integer buffer
         """
         for entry, now in self._replaced(self._by_id.values()):
             if entry.source is not LeafSource.BUFFER:
@@ -91,7 +91,7 @@ class ModelTensors:
             yield entry, now
 
     def restore_counters(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
-        """Restore the integer buffers that tensors of their kind have replaced; yield as above."""
+        """Restore integer buffers replaced by tensors of their kind; yield as above."""
         counters = (e for e in self._by_id.values() if e.source is LeafSource.CONSTANT)
         for entry, now in self._replaced(counters):
             was = entry.tensor
@@ -100,7 +100,7 @@ class ModelTensors:
                 yield entry, now
 
     def _replaced(self, entries: Iterable[ModelTensor]) -> Iterator[tuple[ModelTensor, Any]]:
-        """Yield those that are replaced, each with what has its place."""
+        """Yield those that are replaced, each with its replacement."""
         for entry in entries:
             where, _, name = entry.name.rpartition(".")
             held = self.modules[where]
@@ -114,7 +114,7 @@ class ModelTensors:
 
 
 def modules_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Return `named_modules()` of a model as they are now, in a third of its time."""
+    """Return the current `named_modules()` of a model, in a third of its time."""
     found: dict[str, torch.nn.Module] = {}
     seen: set[int] = set()
     rest = [("", model)]
@@ -135,7 +135,9 @@ def tensors_of(modules: Mapping[str, torch.nn.Module]) -> list[tuple[str, torch.
 
 
 def _named(modules: Mapping[str, torch.nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
-    """Yield PyTorch's `named_parameters` or `named_buffers`, without another walk."""
+    """Yield the same as PyTorch's `named_parameters` or `named_buffers`, without another traversal.
+    traversal.
+    """
     seen: set[int] = set()
     for path, module in modules.items():
         for name, tensor in getattr(module, kind).items():
@@ -145,7 +147,7 @@ def _named(modules: Mapping[str, torch.nn.Module], kind: str) -> Iterator[tuple[
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Return the address that identifies a tensor's memory; 0 where it has none."""
+    """Return the address that identifies a tensor's memory; 0 if it has none."""
     has_one = tensor.layout is torch.strided and tensor.device.type in ("cpu", "meta")
     return address(tensor) if has_one else 0
 

@@ -13,18 +13,18 @@ from csrun.pytorch.record.traced import TracedTensor
 
 @dataclass(frozen=True)
 class NewBuffer:
-    """A buffer that a module did not have when the step began."""
+    """A buffer that a module did not have at the beginning of the step."""
 
     module: torch.nn.Module
     name: str
     traced: TracedTensor
 
     def set_value(self, value: torch.Tensor | None) -> None:
-        """Have the module hold a value."""
+        """Set the module's attribute to a value."""
         self.module._buffers[self.name] = value
 
     def error(self, operators: Iterable[RecordedOperator]) -> CaptureError:
-        """Return the error of a buffer that cannot be there; the module has none then."""
+        """Return the error for a buffer that is not supported; it is removed from the module."""
         self.set_value(None)
         made = (op.line for op in operators if self.traced.value in op.results)
         return CaptureError(
@@ -33,10 +33,10 @@ class NewBuffer:
         )
 
     def require_constant(self, recording: Recording, *, are_written: bool) -> None:
-        """Raises: CaptureError for one that is computed from the batch or from weights, or where
-        forward has written other buffers, which it would write twice
+        """Raises: CaptureError for a buffer computed from the batch or from weights, or if forward
+        has written other buffers, which it would write twice
 
-        are_written: some that are not in the recording
+        are_written: some of them are not in the recording.
         """
         sources = LeafSource.INPUT, LeafSource.PARAMETER
         given = {leaf.value for source in sources for leaf in recording.of(source)}

@@ -1,4 +1,4 @@
-"""Plain tensors among the operands of a step: constants, and tensors that come with each step."""
+"""Plain tensors among the operands of a step: constants, and inputs of each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
 aten = torch.ops.aten
-#: Operators of sparse matrices, by dense ones.
+#: Operators on sparse matrices, with their dense equivalents.
 _OF_DENSE = {
     aten._sparse_mm.default: aten.mm.default,
     aten._sparse_addmm.default: aten.addmm.default,
@@ -24,7 +24,7 @@ _OF_DENSE = {
 
 
 class _LeafRecorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     model: torch.nn.Module
     leaves: list[GraphLeaf]
@@ -41,7 +41,7 @@ class _LeafRecorder(Protocol):
 
 
 class PlainTensors:
-    """Plain tensors of one recording, by their ids: each is kept alive for it."""
+    """Plain tensors of one recording, by their ids; each is kept alive."""
 
     def __init__(self, recorder: _LeafRecorder) -> None:
         self._recorder = recorder
@@ -49,7 +49,7 @@ class PlainTensors:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._dense_forms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.buffers: set[Ref] = set()  # leaves of the model's integer buffers
-        self._varying: dict[int, torch.Tensor] = {}  # which come with each step
+        self._varying: dict[int, torch.Tensor] = {}  # inputs of each step
 
     @cached_property
     def float_type(self) -> torch.dtype | None:
@@ -66,9 +66,9 @@ class PlainTensors:
         return id(tensor) in self._varying
 
     def as_input(self, argument: Any) -> Any:
-        """Return the traced tensor of a plain one that comes with the step; others as they are.
+        """Return the traced tensor of a plain one that is an input of the step; others unchanged.
 
-        Truths are constants: as an index they decide on a shape.
+        Booleans are constants, since an index by them determines a shape.
         """
         if not self.may_be_input(argument):
             return argument
@@ -77,7 +77,7 @@ class PlainTensors:
             return self._recorder.traced(argument)
 
     def may_be_input(self, argument: Any) -> bool:
-        """True for a plain tensor that may come with the step."""
+        """True for a plain tensor that may be an input of the step."""
         if type(argument) is not torch.Tensor or argument.requires_grad:
             return False
         if argument.dtype is torch.bool or argument.layout is not torch.strided:
@@ -86,7 +86,7 @@ class PlainTensors:
         return is_of_type and self._recorder.is_constant(argument)
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return the leaf of a tensor; another one if the tensor was written since the last."""
+        """Return the leaf of a tensor; a new one if the tensor was written since the last."""
         numbers = self.numbers_of(tensor)
         _, known, made = self._known.get(id(tensor), (None, None, None))
         if made is None or known is not numbers:
@@ -107,7 +107,7 @@ class PlainTensors:
         return made
 
     def numbers_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a tensor's numbers: the same one until they change."""
+        """Return a copy of a tensor's numbers; the same copy until they change."""
         now = materialize(tensor)
         _, numbers = self._copies.get(id(tensor), (None, None))
         if numbers is None or not have_same_numbers(numbers, now):
@@ -121,25 +121,25 @@ class PlainTensors:
             return self.numbers_of(tensor)
 
     def fresh(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return a leaf that begins with a tensor's numbers."""
+        """Return a leaf with a tensor's initial numbers."""
         with unrecorded():
             numbers = tensor.detach().clone()
         return self._recorder.add_plain(numbers, self.source_of(tensor))
 
     def value_of(self, tensor: torch.Tensor, numbers: torch.Tensor) -> Ref | None:
-        """Return the value of the leaf that a tensor is with these numbers; None if it is none."""
+        """Return the value of the leaf of a tensor with these numbers; None if there is none."""
         _, known, made = self._known.get(id(tensor), (None, None, None))
         return made.value if made is not None and known is numbers else None
 
     def leaf_of(self, tensor: torch.Tensor) -> Ref | None:
-        """Return the value of the last leaf that a tensor was."""
+        """Return the value of a tensor's last leaf."""
         known = self._known.get(id(tensor))
         return None if known is None else known[2].value
 
     def note_leaf(
         self, tensor: torch.Tensor, numbers: torch.Tensor, made: TracedTensor, leaf: GraphLeaf
     ) -> None:
-        """Note the leaf of a tensor, which an earlier step has had in its place."""
+        """Set the leaf of a tensor, which an earlier step has used in its place."""
         self._known[id(tensor)] = tensor, numbers, made
         if leaf.source is LeafSource.SCRIPT:
             self.note_varying(tensor)
@@ -147,12 +147,12 @@ class PlainTensors:
             self.buffers.add(leaf.value)
 
     def forget(self) -> None:
-        """Forget the leaves, as the step is recorded from its beginning again."""
+        """Forget the leaves, because the step is recorded again from its beginning."""
         self._known.clear()
         self.buffers.clear()
 
     def source_of(self, tensor: torch.Tensor) -> LeafSource:
-        """Return the source of the leaf that a tensor is."""
+        """Return the source of a tensor's leaf."""
         return LeafSource.SCRIPT if self.is_varying(tensor) else LeafSource.CONSTANT
 
     def constants(self) -> Iterator[tuple[torch.Tensor, GraphLeaf]]:

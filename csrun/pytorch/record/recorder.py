@@ -52,19 +52,21 @@ _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 class StepRecorder(GraphRecorder, TorchDispatchMode):
     """Dispatch mode that records the operators within it; `finish` returns the Recording.
 
-        recorder = StepRecorder(model)
-        with recorder:
-            x, y = recorder.batch(batch)            # the same structure, of traced tensors
-            optimizer.zero_grad()
-            loss = criterion(model(x), y)
-            loss.backward()
-        recording = recorder.finish()               # at optimizer.step(), which is not recorded
+            recorder = StepRecorder(model)
+            with recorder:
+                x, y = recorder.batch(batch)            # the same structure, of traced tensors
+                optimizer.zero_grad()
+                loss = criterion(model(x), y)
+                loss.backward()
+            recording = recorder.finish()               # at optimizer.step(), which is not recorded
 
     The model's parameters stay the user's own Parameter objects: they get traced gradients, and
-    lose them in `finish`. reader: returns the value of a traced tensor that the loop reads. later:
-    defers an operator on values of the finished step, or returns None.
+    lose them in `finish`.
 
-    Raises: CaptureError, with the user's line, for what cannot be recorded
+    reader: returns the value of a traced tensor that the loop reads.
+    later: defers an operator on values of the finished step, or returns None.
+
+    Raises: CaptureError, with the user's line, for anything that cannot be recorded
     """
 
     @classmethod
@@ -75,10 +77,11 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         super().__init__(model)
         self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
         self.may_read_in_forward = self.may_draw = False
-        self.takes_arguments = False  # tensors of the script that the loop gives to calls
+        self.takes_arguments = False  # tensors of the script that the loop passes to calls
         self.is_in_update = False
         self.updates: list[slice] = []  # operators of the optimizers' steps
-        self.varies = ""  # why other steps may differ from this one, with the first such line
+        # reasons why other steps may differ from this one, with the first such line
+        self.varies = ""
         self.later: Callable[..., Any] | None = None
         self.writes = InPlaceWrites(self)
         self.draws = ForwardDraws(self)
@@ -125,9 +128,9 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def batch(self, batch: Any) -> Any:
         """Return the batch with traced tensors, each an input, in order.
 
-        Raises: CaptureError for a tensor on another device, or an element that is no tensor
+        Raises: CaptureError for a tensor on another device, or an element that is not a tensor
         """
-        with torch._C.DisableTorchFunction():  # no calls of the step's
+        with torch._C.DisableTorchFunction():  # not calls of the step
             return tree_map(self._trace_input, batch)
 
     def call_model(self, forward: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -152,13 +155,13 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         )
 
     def follow(self, making: Making) -> FollowedCalls:
-        """Follow the calls of earlier steps from here on, after the batch."""
+        """Follow the calls of earlier steps from now on, after the batch."""
         batch = tuple(self.known[id(leaf.tensor)].geometry for leaf in self.leaves)
         self.followed = FollowedCalls(self, self.repeated.known.tree(batch), making)
         return self.followed
 
     def begin_again(self) -> None:
-        """Forget all but the batch: the calls of the step so far are made again."""
+        """Forget everything except the batch: the calls of the step so far are repeated."""
         self.forget_values()
         self.backward = self.backward.begun_again()
         self.updates.clear()
@@ -182,15 +185,15 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def answer(
         self, reader: Callable[[TracedTensor], torch.Tensor], later: Callable[..., Any]
     ) -> None:
-        """Have values of the finished step read from here on, of which nothing is recorded.
+        """Read values of the finished step from now on, without recording.
 
-        later: as an attribute
+        later: as the attribute.
         """
         self.reader, self.later = reader, later
         self._release()
 
     def _release(self) -> None:
-        """Drop what refers to the recorder, which the last traced tensor then frees."""
+        """Drop references to the recorder, so that the last traced tensor frees it."""
         if self.later is not None and not self.is_open:
             self.known.clear()
             self.followed = None
@@ -200,7 +203,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def defer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the lazy result of a function of values of the finished step.
 
-        None if it takes weights, too, or where the recorder belongs to no loop.
+        None if it also uses weights, or if the recorder belongs to no loop.
         """
         plain = [x for x in leaves_of(args, kwargs) if type(x) in _PLAIN]
         if self.later is None or any(map(self.name_of, plain)):
@@ -208,10 +211,9 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         return self.later(func, args, kwargs)
 
     def take_new_buffers(self, compute: Callable[[Recording, Ref], torch.Tensor]) -> bool:
-        """Give buffers that forward has created their values; False if there are none.
+        """Assign values to buffers that forward has created; False if there are none.
 
-        Forward must be called again, which finds them there. compute: returns a value of a
-        recording
+        Forward must then be called again, and finds them. compute: returns a value of a recording.
 
         Raises: CaptureError as `NewBuffer.require_constant`
         """
@@ -232,7 +234,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     # Dispatch.
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record an operator, or run it where no operand is traced, or the step is finished."""
+        """Record an operator, or run it if no operand is traced or the step is finished."""
         kwargs = kwargs or {}
         if self._is_finished:
             return call_for_user(func, args, kwargs)
@@ -295,7 +297,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         return self.record(None, func, args, kwargs)
 
     def _is_own(self, argument: Any) -> bool:
-        """True for a traced tensor of this recording, and for what is no tensor."""
+        """True for a traced tensor of this recording, and for anything but a tensor."""
         if type(argument) is TracedTensor:
             return argument.recorder is self
         return not isinstance(argument, torch.Tensor)
@@ -338,13 +340,13 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         return found
 
     def note_varying(self, what: str) -> None:
-        """Note why other steps may have other graphs or tensors, in the user's line."""
+        """Record why other steps may have other graphs or tensors, with the user's line."""
         self.varies = self.varies or f"{user_line()}: {what}"
 
     def read(self, traced: TracedTensor) -> torch.Tensor:
-        """Return a value that the loop reads, or forward, where it may.
+        """Return a value that the loop reads, or forward, if it may.
 
-        Raises: CaptureError within forward, where it does not run in each step
+        Raises: CaptureError within forward, if it does not run in each step
         """
         if self._is_finished:
             return self.reader(traced)
@@ -369,7 +371,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
 @cache
 def _is_plain_write(func: Any) -> bool:
-    """Return whether an operator writes in place, and neither draws nor takes indices."""
+    """Return whether an operator writes in place, and neither draws nor uses indices."""
     is_write = func._schema.is_mutable and func not in INDEXING and func not in DRAWING_OPERATORS
     return is_write and refusal_of(func, (), "") is None
 

@@ -13,7 +13,7 @@ import torch
 from csrun.pytorch.record.arguments import leaves_of
 
 STRIDED = "aten.as_strided.default"  # recorded with csrun's own function
-HOST = "host::"  # begins the name of an operator that the host computes in each step
+HOST = "host::"  # prefix of the name of an operator that the host computes in each step
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Ref(msgspec.Struct, frozen=True):
     @staticmethod
     @cache
     def of(number: int) -> "Ref":
-        """Return the one object of a number, which is compared in no time."""
+        """Return the single object of a number, which is compared by identity."""
         return Ref(number)
 
 
@@ -40,20 +40,21 @@ class TensorKind:
 
 
 class LeafSource(StrEnum):
-    """Origin of a value that no operator makes."""
+    """Origin of a value that is not an operator's result."""
 
     INPUT = "input"  # a tensor of the batch
     PARAMETER = "parameter"
     BUFFER = "buffer"  # a float buffer of the model
     CONSTANT = "constant"  # a tensor that depends on neither batch nor model
-    SCRIPT = "script tensor"  # one that the script makes anew in each step, such as random numbers
+    # a tensor that the script creates in each step, such as random numbers
+    SCRIPT = "script tensor"
 
 
 @dataclass(frozen=True, eq=False)
 class GraphLeaf:
-    """A value that no operator makes. tensor: its value in step 1.
+    """A value that is not an operator's result. tensor: its value in step 1.
 
-    name: PyTorch's of a parameter or buffer, batch_N of an input, the user's line of others.
+    name: PyTorch's for a parameter or buffer, batch_N for an input, the user's line for others.
     """
 
     value: Ref
@@ -66,10 +67,11 @@ class GraphLeaf:
 class RecordedOperator:
     """One operator call; tensors among its arguments are Refs.
 
-    name: ATen's with the overload, such as aten.addmm.default, or csrun's of a composite. results:
-    a Ref per tensor, None where the operator returns none. line: the user's; an operator of the
-    backward pass (is_backward) has that of its forward operator. forward: for a composite's
-    backward, the number of the forward operator.
+    name: ATen's with the overload, such as aten.addmm.default, or csrun's for a composite.
+    results: a Ref per tensor, None if the operator returns none.
+    line: the user's; an operator of the backward pass (is_backward) has that of its forward
+        operator.
+    forward: for a composite's backward, the number of the forward operator.
     """
 
     name: str
@@ -102,7 +104,7 @@ def returns_view(call: Any) -> bool:
 
 
 class NumberPlace(NamedTuple):
-    """Place of a Python number in a recording: of an operator's argument."""
+    """Position of a Python number in a recording: an operator's argument."""
 
     operator: int
     argument: int
@@ -110,7 +112,7 @@ class NumberPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopRead:
-    """A value that the loop read, and in which line."""
+    """A value that the loop read, with its line."""
 
     value: Ref
     line: str
@@ -120,16 +122,21 @@ class LoopRead:
 class Recording:
     """A step of the user's loop, from its batch to `optimizer.step()`, or to the end of evaluation.
 
-    kinds: of each value, by its number. leaves: inputs in the batch's order, then parameters,
-    buffers and constants as they were met. loss: of `backward()`; forward_end, backward_end: number
-    of operators before and after that call. gradients: by parameter, after all edits;
-    first_gradients: before them. written: the next value of each buffer that forward updates.
-    counters: increments of integer buffers per step, such as num_batches_tracked. reads: values
-    that the loop read, in order. without_gradient: parameters that require a gradient but have
-    none. zeros: parameters with the zeros that zero_grad(set_to_none=False) has left.
-    script_numbers: where a number of the script is a leaf and no part of the graph. draws: random
-    numbers that forward draws, in order. host_leaves: results of operators that the host computes,
-    which a program takes with each step; shaped: those whose shapes forward's Python may read.
+    kinds: of each value, by its number.
+    leaves: inputs in the batch's order, then parameters, buffers and constants in order of use.
+    loss: of `backward()`.
+    forward_end, backward_end: number of operators before and after that call.
+    gradients: by parameter, after all edits.
+    first_gradients: before the edits.
+    written: the next value of each buffer that forward updates.
+    counters: increments of integer buffers per step, such as num_batches_tracked.
+    reads: values that the loop read, in order.
+    without_gradient: parameters that require a gradient but have none.
+    zeros: parameters with the zeros of zero_grad(set_to_none=False).
+    script_numbers: positions of numbers of the script that are leaves instead of part of the graph.
+    draws: random numbers that forward draws, in order.
+    host_leaves: results of operators that the host computes, which a program takes with each step.
+    shaped: those whose shapes forward's Python may read.
     """
 
     operators: tuple[RecordedOperator, ...]
@@ -173,12 +180,12 @@ class Recording:
         return frozenset(ref for op in self.operators for ref in op.operands)
 
     def has_operators_of(self, other: "Recording") -> bool:
-        """Return whether the operators are the very objects of another recording."""
+        """Return whether the operators are the same objects as in another recording."""
         if len(self.operators) != len(other.operators):
             return False
         if not all(map(is_, self.operators, other.operators)):
             return False
-        vars(self)["_operands"] = other._operands  # which takes a while to compute
+        vars(self)["_operands"] = other._operands  # computing it takes a while
         return True
 
     @property
@@ -194,7 +201,9 @@ class Recording:
         return (*self.of(LeafSource.SCRIPT), *self.host_leaves)
 
     def with_script_tensors(self, values: Collection[Ref]) -> "Recording":
-        """Return the recording with constants as tensors that the script makes in each step."""
+        """Return the recording with constants replaced by tensors that the script creates in each
+        step.
+        """
         if not values:
             return self
         leaves = (
@@ -204,7 +213,8 @@ class Recording:
         return replace(self, leaves=tuple(leaves))
 
     def with_script_numbers(self, places: Sequence[NumberPlace]) -> "Recording":
-        """Return the recording with numbers among operators' arguments as tensors of the script.
+        """Return the recording with numbers among operators' arguments replaced by tensors of the
+        script.
 
         Each is a leaf without axes, of the type of the operator's result.
         """
@@ -242,7 +252,7 @@ class Recording:
 
     @cached_property
     def maker(self) -> Mapping[Ref, RecordedOperator]:
-        """Operator that makes each value, leaves excepted."""
+        """Operator of each value, except leaves."""
         return {r: op for op in self.operators for r in op.results if r is not None}
 
     @property

@@ -1,8 +1,8 @@
-"""Operators that a step calls in the places where an earlier recorded step has called them.
+"""Operators that a step calls at the same position as an earlier recorded step.
 
-Steps repeat. Where an operator and its operands are those of an earlier recording, that recording's
-entry is taken as it is: nothing of it is computed again, and a comparison of both recordings finds
-one object. All else is recorded anew.
+Since steps repeat, an operator with equal operands reuses the entry of the earlier recording:
+nothing is computed again, and a comparison of both recordings finds one object. Everything else is
+recorded normally.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
 
 MOST_TREES = 64
-MOST_CALLS = 8  # in one place, of graphs that take turns
+MOST_CALLS = 8  # calls at one position, for graphs that alternate
 _TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = frozenset({bool, int, float, str, NoneType, *_TYPES})
 _LISTS = (list, tuple)
@@ -45,11 +45,15 @@ class _Several(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OperatorCall:
-    """A call of an ATen operator, with all that its recording has made of it.
+    """A call of an ATen operator, with all that its recording has computed.
 
-    arguments, keywords: with an _Operand for each tensor. likes: geometries of the results. kind:
-    makes their sequence, if there is one. first: number of the first result. kinds: of all that are
-    tensors. is_view: they share the memory of the first argument. dtype: PyTorch's default one.
+    arguments, keywords: with an _Operand for each tensor.
+    likes: geometries of the results.
+    kind: type of their sequence, if there is one.
+    first: number of the first result.
+    kinds: of all results that are tensors.
+    is_view: they share the memory of the first argument.
+    dtype: PyTorch's default type.
     """
 
     func: Any
@@ -65,7 +69,7 @@ class OperatorCall:
 
 
 class _RepeatingRecorder(Protocol):
-    """The recorder, as far as it is needed here."""
+    """The recorder, as used here."""
 
     operators: list[RecordedOperator]
     kinds: list[TensorKind]
@@ -92,7 +96,7 @@ class KnownOperators:
         return self._trees.setdefault(batch, CallTree())
 
     def at(self, number: int) -> Sequence[OperatorCall]:
-        """Return the calls that were operators of a number, the latest first."""
+        """Return the calls that were operators with a number, latest first."""
         return self._calls.get(number, ())
 
     def add(self, number: int, call: OperatorCall) -> None:
@@ -105,7 +109,7 @@ class KnownOperators:
 
 
 class RepeatedOperators:
-    """Operators of one recording that may be those of earlier ones, which are known."""
+    """Operators of one recording that may equal known ones."""
 
     def __init__(self, recorder: _RepeatingRecorder) -> None:
         self._recorder = recorder
@@ -114,7 +118,7 @@ class RepeatedOperators:
     def results(
         self, func: Any, args: Any, kwargs: Mapping[str, Any], forward: int | None = None
     ) -> Any:
-        """Record a call of an earlier recording and return its results; None if it is another."""
+        """Record a call of an earlier recording and return its results; None if it differs."""
         number = len(self._recorder.operators)
         calls = self.known.at(number)
         for call in calls:
@@ -131,7 +135,7 @@ class RepeatedOperators:
     def _operands(
         self, call: OperatorCall, args: Any, kwargs: Mapping[str, Any], forward: int | None
     ) -> list[Any] | None:
-        """Return the arguments of a call with traced tensors; None if it is another one."""
+        """Return the arguments of a call with traced tensors; None if it differs."""
         recorder, operator = self._recorder, call.operator
         given = _traced(call.arguments, args, recorder.of_model)  # which may add leaves
         if call.first != len(recorder.kinds) or operator.forward != forward:
@@ -168,9 +172,9 @@ class RepeatedOperators:
         likes: Sequence[Any],
         kind: Callable[[Any], Any] | None,
     ) -> None:
-        """Note the call of the operator that was recorded last, if it can be compared at once.
+        """Store the call of the operator that was recorded last, if it can be compared directly.
 
-        likes, kind: of its results
+        likes, kind: of its results.
         """
         if not likes or likes[0] is None:
             return
@@ -219,7 +223,9 @@ def _kept(argument: Any) -> Any:
 def _traced(
     wanted: Sequence[Any], given: Sequence[Any], of_model: Callable[[Any], Any]
 ) -> list[Any] | None:
-    """Return the arguments of a call with traced tensors; None if they are not the wanted ones."""
+    """Return the arguments of a call with traced tensors; None if they are not the expected ones.
+    ones.
+    """
     if len(wanted) != len(given):
         return None
     found: list[Any] = []
@@ -253,4 +259,4 @@ def _are_equal(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 
 def _is_no_tensor(argument: Any) -> None:
-    """Tensors by keyword are none of the model's."""
+    """Return whether a keyword argument is not a tensor of the model."""

@@ -19,9 +19,10 @@ _AS_INTEGERS = {
 
 
 def have_same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors have the same shape, type and bits: NaN equals NaN, -0.0 not 0.0.
+    """True if two tensors have the same shape, type and bits: NaN equals NaN, -0.0 does not equal
+    0.0.
 
-    Of many numbers NumPy compares the bits in a seventh of the time that torch.equal takes.
+    For many numbers NumPy compares the bits in a seventh of the time of torch.equal.
     """
     if one is other:
         return True

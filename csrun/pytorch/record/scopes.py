@@ -17,8 +17,8 @@ from csrun.pytorch.record.recording import RecordedOperator
 class Scopes:
     """Names of the modules being run, h.3.attn as h/3/attn; modules outside the model have none.
 
-    An operator of the backward pass has the scope and line of the forward operator that made its
-    autograd node: nodes are numbered in the order in which forward makes them.
+    An operator of the backward pass has the scope and line of the forward operator that created its
+    autograd node: nodes are numbered in the order in which forward creates them.
     """
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
@@ -47,12 +47,12 @@ class Scopes:
         self._stack.append(self._names.get(id(module), outer))
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if self._stack:  # not of a call in which the recording has begun
+        if self._stack:  # not within a call in which the recording began
             self._stack.pop()
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Be in the model itself, also if the recording has begun in its call."""
+        """Enter the model itself, also if the recording began within its call."""
         is_entered = self.is_in_forward
         if not is_entered:
             self._stack.append("")
@@ -84,7 +84,7 @@ class Scopes:
         if node is not None and (found := self._nodes.get(node._sequence_nr())):
             return found
         place = self._innermost, user_line()
-        if node is None:  # a node belongs to the first operator after it was made
+        if node is None:  # a node belongs to the first operator after its creation
             self._nodes.setdefault(torch.autograd._get_sequence_nr() - 1, place)
         return place
 
@@ -94,7 +94,7 @@ class Scopes:
         return self._stack[-1] if self._stack else ""
 
     def set_place(self, place: tuple[str, str] | None) -> tuple[str, str] | None:
-        """Set scope and line for what is recorded next; return those set before."""
+        """Set scope and line for the next operators; return the previous ones."""
         before, self._fixed_place = self._fixed_place, place
         return before
 
@@ -104,9 +104,9 @@ class Scopes:
         return self._find_place()
 
     def repeats(self, operator: RecordedOperator) -> bool:
-        """True if an operator of another recording is at the current place; if so, note its line.
+        """True if an operator of another recording is at the current scope; if so, use its line.
 
-        Two lines of one layer may call the same operator: either is as good in a message.
+        Two lines of one layer may call the same operator: either is suitable for a message.
         """
         node = torch._C._current_autograd_node()
         if operator.is_backward != (node is not None):
@@ -129,7 +129,7 @@ class Scopes:
 
     @contextmanager
     def within(self, module: str | None) -> Iterator[None]:
-        """Be in a module, or outside of all."""
+        """Context manager in a module, or outside of all."""
         before, self._stack = self._stack, [] if module is None else [module]
         try:
             yield

@@ -1,6 +1,6 @@
 """Operators on lists of tensors, `torch._foreach_*`: the operators on each tensor are recorded.
 
-PyTorch's kernel for any device calls them one after the other.
+PyTorch's generic kernel calls them one after the other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ def is_of_lists(func: Any) -> bool:
 def record_each(
     recorder: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Have the recorder record the operators that one on lists consists of."""
+    """Make the recorder record the operators that one on lists consists of."""
     with _dispatched_to(recorder):
         return func._op_dk(getattr(torch._C.DispatchKey, _ANY_DEVICE), *args, **kwargs)
 

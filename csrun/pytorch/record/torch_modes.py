@@ -1,4 +1,4 @@
-"""Settings and modes of PyTorch, and of Python's collector, while a step is recorded."""
+"""Settings and modes of PyTorch and of Python's garbage collector while a step is recorded."""
 
 import gc
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _KEYS = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local
 
 @contextmanager
 def onednn(is_used: bool) -> Iterator[None]:
-    """Enable or disable oneDNN, with which an LSTM is one operator that is not decomposed."""
+    """Enable or disable oneDNN, in which an LSTM is one operator that is not decomposed."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(is_used and _ONEDNN)
     try:
@@ -32,14 +32,14 @@ def unrecorded() -> Iterator[None]:
 
 @contextmanager
 def above_autograd() -> Iterator[None]:
-    """Have autograd see operators also where one is dispatched, below it."""
+    """Make autograd see operators even if one is dispatched below it."""
     with torch._C._ForceDispatchKeyGuard(*_KEYS):
         yield
 
 
 @contextmanager
 def inference_as_no_grad() -> Iterator[None]:
-    """Have `torch.inference_mode()` act as `no_grad()`.
+    """Make `torch.inference_mode()` act as `no_grad()`.
 
     In inference mode PyTorch does not decompose operators, so they could not be recorded.
     """
@@ -60,7 +60,7 @@ def inference_as_no_grad() -> Iterator[None]:
 def collection_paused() -> Iterator[None]:
     """Pause Python's cyclic garbage collector.
 
-    A step's graph is as many objects as make the collector look at all, and it goes at the end.
+    A step's graph has so many objects that the collector would scan all of them repeatedly.
     """
     was_enabled = gc.isenabled()
     gc.disable()

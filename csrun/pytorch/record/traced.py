@@ -38,11 +38,11 @@ class TracedStorage:
         self._tensors: list[ref[TracedTensor]] = []
 
     def add(self, tensor: TracedTensor) -> None:
-        """Note a tensor of the storage."""
+        """Add a tensor of the storage."""
         self._tensors.append(ref(tensor))
 
     def replace(self, tensor: TracedTensor, other: TracedTensor) -> None:
-        """Have another tensor in the place of one."""
+        """Replace a tensor of the storage."""
         self._tensors = [ref(other) if each() is tensor else each for each in self._tensors]
 
     @property
@@ -59,13 +59,13 @@ class SharedValue:
 
 
 class Origin:
-    """Origin of a tensor in a step: which call of the step has given it. Steps share it."""
+    """Origin of a tensor in a step: the call that returned it. Steps share it."""
 
     __slots__ = ()
 
 
 class BaseState(NamedTuple):
-    """The base of a view as it was when the view was made. base: that it is a view of itself."""
+    """Base of a view at the time of the view. base: its own base, if it is a view itself."""
 
     like: FakeTensor | Geometry
     held: SharedValue
@@ -75,9 +75,9 @@ class BaseState(NamedTuple):
 
 
 class ViewOf:
-    """Base of a view, and the operator that made it. result: its number among the results.
+    """Base of a view, and the operator that made it. result: its index among the results.
 
-    The base is an alias of the tensor as it was then, which in-place writes ignore.
+    The base is an alias of the tensor at that time, which in-place writes ignore.
     """
 
     __slots__ = ("_alias", "_was", "arguments", "call", "keywords", "result")
@@ -107,7 +107,7 @@ class ViewOf:
     def of_step(self, memory: TracedStorage, recorder: StepRecorder | None) -> ViewOf:
         """Return the same view in another step, whose values have the same numbers.
 
-        recorder: of that step; None for a view that is only kept
+        recorder: of that step; None for a view that is only stored.
         """
         like, held, _, _, base = self._was
         base = base and base.of_step(memory, recorder)
@@ -118,8 +118,8 @@ class ViewOf:
 class TracedTensor(torch.Tensor):
     """A value of the step being recorded.
 
-    The recorder records operators on it; a read of its values has the recorder interpret the graph
-    so far.
+    The recorder records operators on it; a read of its values makes the recorder interpret the
+    graph so far.
     """
 
     like: FakeTensor | Geometry
@@ -188,7 +188,7 @@ class TracedTensor(torch.Tensor):
         return TracedTensor(self.like, self.value, TracedStorage(), self.recorder)
 
     def become_as(self, other: TracedTensor) -> None:
-        """Be what another tensor is, also to autograd; that one must not be used any more."""
+        """Become another tensor, also for autograd; the other one must not be used any more."""
         place = self.place
         torch._C._swap_tensor_impl(self, other)
         self.__dict__ = other.__dict__
@@ -247,11 +247,11 @@ class TracedTensor(torch.Tensor):
         return FETCHED_AHEAD if is_batch else EARLIER_STEP
 
     def become(self, value: Any) -> None:
-        """Take a new value, as the loop writes into it after its step.
+        """Take a new value, after a write by the loop after its step.
 
-        value: a tensor, or an object with `numbers()`
+        value: a tensor, or an object with `numbers()`.
 
-        Raises: CaptureError where there are views, which would not see the write
+        Raises: CaptureError if there are views, which would not see the write
         """
         others = list(self.memory.tensors)
         if any(other.geometry != self.geometry for other in others):
@@ -289,7 +289,7 @@ class TracedTensor(torch.Tensor):
 def note_bases(
     results: Iterable[TracedTensor | None], call: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> None:
-    """Note the bases of views among an operator's results, for in-place writes."""
+    """Store the bases of views among an operator's results, for in-place writes."""
     viewed = args[0] if args else None
     if not isinstance(viewed, TracedTensor):
         return

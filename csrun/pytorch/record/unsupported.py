@@ -56,11 +56,11 @@ EARLIER_STEP = (
 
 
 class OfNumbersError(CaptureError):
-    """An operator's result or its shape depends on values; the loop itself may read them."""
+    """An operator's result or its shape depends on values, which the loop itself may read."""
 
 
 def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureError | None:
-    """Return the error of an operator on traced tensors; None where it can be recorded."""
+    """Return the error for an operator on traced tensors; None if it can be recorded."""
     if func in _INSTEAD:
         return CaptureError(f"{line}: {_INSTEAD[func]}")
     if DRAWS in func.tags:
@@ -72,7 +72,7 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
 
 
 def _is_integer_index(func: Any, given: Sequence[torch.Tensor]) -> bool:
-    """True if an index has integer tensors only, which determine the result's shape."""
+    """True if an index only has integer tensors, which determine the result's shape."""
     truths = (torch.bool, torch.uint8)
     is_index = func is torch.ops.aten.index.Tensor
     return is_index and all(x.dtype not in truths for x in given[1:])

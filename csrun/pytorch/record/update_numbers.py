@@ -1,7 +1,7 @@
 """Operators of an optimizer with a number that may differ in each step, such as a learning rate.
 
-Those that add something times the number are recorded as a product by the number and a sum, since a
-product takes it with the step.
+An operator that adds something times the number is recorded as a product and a sum, because a
+product can take the number as an input of the step.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
-#: Operators that add something times a number: its name, and what is scaled, of two operands.
+#: Operators that add something times a number: the number's name, and which of two operands it
+#: scales.
 _SCALED: Mapping[Any, tuple[str, Any]] = {
     aten.add_.Tensor: ("alpha", None),
     aten.add.Tensor: ("alpha", None),
@@ -24,7 +25,7 @@ _SUMS: Mapping[Any, Callable[..., Any]] = {
     aten.sub_.Tensor: aten.sub_.Tensor,
 }
 
-#: Operators on lists call the overload for numbers, code in Python the other one, which takes both.
+#: Operators on lists call the overload for numbers, Python code the other one, which accepts both.
 _OVERLOADS: Mapping[Any, Any] = {
     packet.Scalar: packet.Tensor
     for name in ("add", "sub", "mul", "div")
@@ -38,7 +39,7 @@ def overload_of_tensors(func: Any) -> Any:
 
 
 def has_number(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """True if an operator scales what it adds."""
+    """True if an operator scales its addend."""
     return func in _LERPS or (func in _SCALED and kwargs.get(_SCALED[func][0], 1) != 1)
 
 
