@@ -40,19 +40,19 @@ from csrun.pytorch.user import (
 class Session:
     """A block in which a loop runs on the wafer.
 
-        with cbtorch.Session(model, optimizer, criterion, mode="train") as session:
-            for batch in train_dataloader:
-                ...                      # zero_grad, forward, loss, backward, optimizer.step
+            with cbtorch.Session(model, optimizer, criterion, mode="train") as session:
+                for batch in train_dataloader:
+                    ...                      # zero_grad, forward, loss, backward, optimizer.step
 
-    The first steps are recorded; forward's Python does not run in the others, which are run many at
-    a time. What the loop reads (`.item()`, `float(loss)`, an f-string) ends what was run ahead. A
-    loop over another loader that calls no `optimizer.step()` is an evaluation, which sees the
-    weights as they are then. After the block model and optimizer have what was trained.
+    The first steps are recorded; forward's Python does not run in the others, of which many are run
+    at a time. A read by the loop (`.item()`, `float(loss)`, an f-string) waits for the steps so
+    far. A loop over another loader without `optimizer.step()` is an evaluation, with the current
+    weights. After the block, model and optimizer have the trained values.
 
-    Session(dataloader, mode) is the same, of the one model that `module` was given, and of the
-    optimizer over its parameters.
+    Session(dataloader, mode) is the same, for the only model given to `module`, and the optimizer
+    over its parameters.
 
-    Raises: UsageError, with the user's line, for a loop that cannot be run like this
+    Raises: UsageError, with the user's line, for a loop that cannot be run in this way
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Session:
                 "block first, or give models that train each other, as in a GAN, to one: "
                 "Session([G, D], [g_optimizer, d_optimizer])"
             )
-        if not loaders:  # the same in all tasks, whose streamers have nothing to do then
+        if not loaders:  # the same in all tasks, whose streamers are idle then
             loaders.append(ScriptBatches())
         session_check.opened()
         optimization = self._optimization
@@ -170,7 +170,7 @@ class Session:
 
     @property
     def is_replayed(self) -> bool:
-        """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
+        """True if the loop is in steps that an earlier run has computed, whose weights are lost."""
         return self._in_block.user.is_replayed
 
     @property
@@ -192,12 +192,12 @@ class Session:
 
 
 def _is_recorded(optimizer: Any) -> bool:
-    """True for optimizers that csrun has no rule for: PyTorch's own code is recorded."""
+    """True for optimizers without a rule: PyTorch's own code is recorded."""
     is_one = isinstance(optimizer, torch.optim.Optimizer)
     return isinstance(optimizer, list | tuple) or (is_one and rule_of(optimizer) is None)
 
 
 def _unwrapped(optimizer: Any) -> Any:
-    """Return the optimizer in a wrapper that calls its `step`, as Accelerate's does."""
+    """Return the optimizer in a wrapper that calls its `step`, such as Accelerate's."""
     inner = getattr(optimizer, "optimizer", None)
     return inner if isinstance(inner, torch.optim.Optimizer) else optimizer

@@ -1,6 +1,6 @@
 """Check that a script that wraps a model or a DataLoader opens a Session.
 
-Without one the loop is plain PyTorch: every task of a job would train the whole model.
+Without a Session the loop is plain PyTorch: every task of a job would train the whole model.
 """
 
 import atexit
@@ -32,7 +32,7 @@ class _CheckState(Enum):
 
 
 class SessionCheck:
-    """State machine from wrapped objects to the Session that they are for."""
+    """State machine from wrapped objects to their Session."""
 
     def __init__(self) -> None:
         self._state = _CheckState.IDLE
@@ -40,7 +40,7 @@ class SessionCheck:
         self._hook: Any = None
 
     def expect(self, model: torch.nn.Module | None = None) -> None:
-        """Expect a Session, as the script wraps a model or a DataLoader."""
+        """Expect a Session, because the script wraps a model or a DataLoader."""
         if model is not None:
             self._models.add(model)
         if self._state is not _CheckState.IDLE:
@@ -52,7 +52,7 @@ class SessionCheck:
         atexit.register(self._at_exit)
 
     def opened(self) -> None:
-        """Note that a Session is opened: plain PyTorch is fine from here on."""
+        """Note that a Session is opened; plain PyTorch is accepted afterwards."""
         self._state = _CheckState.OPENED
         self._remove_hook()
 

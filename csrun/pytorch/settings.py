@@ -1,4 +1,4 @@
-"""Settings that `initialize` takes: system, model_dir and run options."""
+"""Settings passed to `initialize`: system, model_dir and run options."""
 
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -26,7 +26,8 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
-#: Fields of CSRunConfig that are arguments of `initialize`, follow from the script (first weights),
+#: Fields of CSRunConfig that are arguments of `initialize`, follow from the script (initial
+#: weights),
 #: or are for minibatches in flight.
 _OF_THE_SCRIPT = (
     "cs_ip",
@@ -43,7 +44,8 @@ _OPTIONS = tuple(
 class Settings:
     """Settings of the script's runs.
 
-    only: what to do instead of a run. fast: steps after the first ones need not be recorded.
+    only: preparation instead of a run.
+    fast: steps after the first ones need not be recorded.
     """
 
     model_dir: Path
@@ -56,8 +58,9 @@ class Settings:
 class Environment:
     """Environment of this task, for the script.
 
-    weight_streaming_mode: MemoryX has the weights, as under python-ws. rank: of this task in the
-    job; 0 without a job. is_chief: whether this task has the loop's values.
+    weight_streaming_mode: MemoryX has the weights, as under python-ws.
+    rank: of this task in the job; 0 without a job.
+    is_chief: whether this task has the loop's values.
     """
 
     weight_streaming_mode: bool
@@ -79,18 +82,19 @@ def initialize(
 ) -> None:
     """Configure the script's Sessions; call it first.
 
-    cs_ip: the CS system by name or address, as csrun_wse takes it. model_dir: the folder of
-    checkpoints, events and compiles; a run resumes from its newest checkpoint. compile_only,
-    validate_only: end the script with exit code 0 once the first program of a Session is compiled,
-    or its kernels are matched; no system is needed. These options in a launcher's command do the
-    same. fast: False records each step, where by default forward's Python runs in the first steps
-    only, as long as nothing that it reads changes; the losses are the same, bit for bit. options:
-    seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
-    check_numerics, threads, trace_steps, trace_layers, record_steps, max_group_bytes,
-    micro_batch_size, recompute, num_csx, kernels, products, weight_store, weight_store_dir,
-    weight_store_memory, num_wgt_servers, precision, cb16_exponent_bias and number_ranges, as
-    `runconfig` in a params file has them. float32 and float64 follow from the model, so precision
-    is one of mixed_float16, mixed_bfloat16 and mixed_cbfloat16.
+    cs_ip: CS system by name or address, as in csrun_wse.
+    model_dir: folder of checkpoints, events and compiles; a run resumes from its newest checkpoint.
+    compile_only, validate_only: end the script with exit code 0 once the first program of a Session
+        is compiled, or its kernels are matched; no system is needed. These options in a launcher's
+        command have the same effect.
+    fast: False records each step. By default forward's Python only runs in the first steps, as long
+        as nothing that it reads changes; the losses are bitwise equal.
+    options: seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
+        check_numerics, threads, trace_steps, trace_layers, record_steps, max_group_bytes,
+        micro_batch_size, recompute, num_csx, kernels, products, weight_store, weight_store_dir,
+        weight_store_memory, num_wgt_servers, precision, cb16_exponent_bias and number_ranges, as in
+        `runconfig` of a params file. float32 and float64 follow from the model, so precision is one
+        of mixed_float16, mixed_bfloat16 and mixed_cbfloat16.
 
     Raises: UsageError for an unknown option or a value out of range
     """
@@ -125,7 +129,7 @@ def initialize(
 
 
 def choose_precision(name: str) -> None:
-    """Store numbers in a 16-bit format where `initialize` was given none, before any Session."""
+    """Set a 16-bit format if `initialize` was given none, before any Session."""
     if _given and _given[0].config.precision == "float32":
         config = msgspec.structs.replace(_given[0].config, precision=name)
         _given[:] = [replace(_given[0], config=config)]
@@ -134,7 +138,7 @@ def choose_precision(name: str) -> None:
 def settings(what: str) -> Settings:
     """Return the settings; `what` names the caller, for the error.
 
-    Raises: UsageError where `initialize` was not called
+    Raises: UsageError if `initialize` was not called
     """
     if not _given:
         raise UsageError(

@@ -10,15 +10,15 @@ log = logging.getLogger("csrun")
 
 
 def is_tested(found: str) -> bool:
-    """True if a version of PyTorch is of the tested release, as 2.13.1+cpu is."""
+    """True if a version of PyTorch belongs to the tested release, e.g. 2.13.1+cpu."""
     return found.split("+")[0].split(".")[:2] == TESTED.split(".")
 
 
 @cache  # warns once
 def warn_of_untested() -> None:
-    """Warn of a PyTorch other than the tested one.
+    """Warn about a PyTorch other than the tested one.
 
-    Not called on import, which a fork server does, whose log nobody reads.
+    Not called on import, because a fork server, whose log nobody reads, imports this.
     """
     if not is_tested(found := version("torch")):
         log.warning(

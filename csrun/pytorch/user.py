@@ -33,13 +33,13 @@ from csrun.records.torch_names import same_stored_name, stored_name
 
 log = logging.getLogger("csrun")
 _modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
-loaders: list["SessionLoader"] = []  # of the script, in the order in which every task makes them
+loaders: list["SessionLoader"] = []  # of the script, in the order of creation, equal in all tasks
 Loader = TypeVar("Loader", bound="SessionLoader")
-active: list["OpenSession"] = []  # the Session whose block runs, if any
+active: list["OpenSession"] = []  # the Session whose block is active, if any
 
 
 class OpenSession(Protocol):
-    """The Session whose block runs, as loaders and helpers know it."""
+    """The Session whose block is active, as used by loaders and helpers."""
 
     line: str
 
@@ -56,7 +56,7 @@ class OpenSession(Protocol):
 def module(model: torch.nn.Module) -> torch.nn.Module:
     """Register a model for Sessions and return it.
 
-    Raises: UsageError for other than a plain module, or two tensors of one name in checkpoints
+    Raises: UsageError for anything but a plain module, or two tensors with one name in checkpoints
     """
     found = settings("module")
     if not isinstance(model, torch.nn.Module):
@@ -92,12 +92,12 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_module(model: Any) -> bool:
-    """True if an object was given to `module`."""
+    """True if an object was passed to `module`."""
     return isinstance(model, torch.nn.Module) and model in _modules
 
 
 def require_module(model: Any, line: str) -> torch.nn.Module:
-    """Return a Session's model. Raises: UsageError for one that was not given to `module`"""
+    """Return a Session's model. Raises: UsageError for one that was not passed to `module`"""
     if not is_module(model):
         raise UsageError(
             f"{line}: Session: the model must be what cbtorch.module returned, "
@@ -108,9 +108,9 @@ def require_module(model: Any, line: str) -> torch.nn.Module:
 
 
 def only_module(line: str) -> torch.nn.Module:
-    """Return the model of a Session that names none: the one given to `module`.
+    """Return the model of a Session that names none: the one passed to `module`.
 
-    Raises: UsageError where there is none, or more than one since `initialize`
+    Raises: UsageError if there is none, or more than one since `initialize`
     """
     now = settings("Session")
     found = [model for model, given in _modules.items() if given is now]
@@ -125,7 +125,7 @@ def only_module(line: str) -> torch.nn.Module:
 def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
     """Return the optimizer of a Session that names none: the one over the model's parameters.
 
-    Raises: UsageError where there is none, or more than one
+    Raises: UsageError if there is none, or more than one
     """
     own = set(map(id, model.parameters()))
     gc.collect()  # unreachable optimizers do not count
@@ -180,7 +180,7 @@ class SessionLoader:
     def batch(self, number: int, taken: int | None = None) -> Any:
         """Make a batch by its number. taken: expected number of changes of the data set, if given.
 
-        Raises: UsageError where the data set has changed since
+        Raises: UsageError if the data set has changed since
         """
         if taken is not None and taken != self.changes.taken:
             raise UsageError(
@@ -195,11 +195,11 @@ class SessionLoader:
         return length_of(self.loader)
 
     def walks_ahead(self, position: int) -> bool:
-        """True where batches are made before their steps run, and no more of them are kept."""
+        """True if batches are made before their steps run, and are not cached afterwards."""
         return self.length == UNKNOWN and position % (WINDOW // 2) == 0
 
     def has(self, number: int) -> bool:
-        """True if the pass that has begun last has a batch of this number."""
+        """True if the last pass that has begun has a batch of this number."""
         if self.length != UNKNOWN:
             return number < self.orders.begun * self.length
         try:
@@ -213,7 +213,7 @@ class SessionLoader:
         return msgspec.msgpack.encode((self.orders.encode(), self.changes.patch))
 
     def decode(self, sent: bytes) -> None:
-        """Apply what the chief has sent."""
+        """Apply the chief's message."""
         orders, patch = msgspec.msgpack.decode(sent, type=tuple[bytes, bytes])
         self.orders.decode(orders)
         self.changes.apply(patch)
@@ -222,7 +222,7 @@ class SessionLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of one pass, of the Session in whose block the first one is taken."""
+        """Yield the batches of one pass, for the Session whose block contains the first one."""
         if active:
             yield from own_pass(self.loader, active[-1].batches(self))
             return
@@ -234,9 +234,9 @@ class SessionLoader:
 
 
 class ScriptBatches(SessionLoader):
-    """Batches of steps whose tensors the script makes itself: no loader gives them.
+    """Batches of steps whose tensors the script creates itself, without a loader.
 
-    Of a batch there is the number of its samples alone. rows: of the current step's.
+    Such a batch only has a number of samples. rows: of the current step's.
     """
 
     def __init__(self) -> None:
@@ -244,12 +244,12 @@ class ScriptBatches(SessionLoader):
         self.rows = 1
 
     def batch(self, number: int, taken: int | None = None) -> Any:
-        """Return a tensor with a row for each sample, which nothing reads."""
+        """Return a tensor with a row for each sample, which is never read."""
         return torch.zeros(self.rows, dtype=torch.int64)
 
 
 class _NoSamples(Dataset[Any]):
-    """The data set of no loader, in which nothing is looked up."""
+    """Data set without samples, for the case of no loader."""
 
     def __len__(self) -> int:
         return sys.maxsize

@@ -43,7 +43,7 @@ class Compiling:
     seconds: float = 0.0
 
     def accumulate(self) -> None:
-        """Compile training variants for several batches a step, from here on.
+        """From now on, compile training variants for several batches per step.
 
         Raises: UsageError on several systems, each of which has a share of the batch
         """
@@ -65,9 +65,9 @@ class Compiling:
         return tracing, msgspec.structs.replace(options, stored_layers=stored)
 
     def compile(self, run: EstimatorRun, variant: StepVariant, begins: Checkpoint | None) -> None:
-        """Compile a variant with the outputs that it is to return.
+        """Compile a variant with the outputs that it must return.
 
-        begins: the checkpoint that the run begins with, to compare weights with
+        begins: initial checkpoint of the run, for a comparison of the weights.
         """
         tracing, options = self.asked(run, variant)
         traced = tracing.trace(options)
@@ -92,7 +92,7 @@ class Compiling:
             self.window_bytes = max(self.window_bytes, variant.window_bytes)
 
     def is_current(self, variant: StepVariant) -> bool:
-        """True if a variant is compiled, for as many batches a step as there may be now."""
+        """True if a variant is compiled for the current number of batches per step."""
         found = variant.executable
         return found is not None and found.plan.accumulates == (self.accumulates and variant.trains)
 
@@ -100,10 +100,10 @@ class Compiling:
 def tracing_of(
     variant: StepVariant, optimization: Optimization | None, config: CSRunConfig, systems: int
 ) -> Tracing:
-    """Return the tracing of a variant in micro-batches of the size asked for.
+    """Return the tracing of a variant for the requested micro-batch size.
 
-    A smaller batch is one micro-batch. Where the size need not divide the batch (an evaluation, or
-    a pass's shorter last batch), the largest smaller size that does is taken.
+    A smaller batch is one micro-batch. If the size need not divide the batch (in an evaluation, or
+    for the shorter last batch of a pass), the largest smaller size that does is used.
     """
     share, asked = variant.samples // systems, config.micro_batch_size
     loader = variant.batches.loader.loader
@@ -122,9 +122,9 @@ def options_of(
 ) -> CompileOptions:
     """Return the compile options of a variant.
 
-    accumulates: its steps may take several batches
+    accumulates: its steps may have several batches.
 
-    Raises: UsageError, with the user's line, for a batch that cannot be split like this
+    Raises: UsageError, with the user's line, for a batch that cannot be split in this way
     """
     try:
         _require_shares(variant, len(target.systems))
@@ -135,7 +135,9 @@ def options_of(
 
 
 def _require_shares(variant: StepVariant, systems: int) -> None:
-    """Raises: UsageError if systems cannot share each batch equally, the last of a pass included"""
+    """Raises: UsageError if systems cannot share each batch equally, including the last one of a
+    pass
+    """
     share_of(variant.samples, systems)
     loader = variant.batches.loader
     last = loader.orders.rows(loader.orders.begun - 1, loader.length - 1)

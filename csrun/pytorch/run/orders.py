@@ -1,8 +1,8 @@
-"""Orders of steps to the wafer, one of which may be under way while the loop goes on.
+"""Orders of steps to the wafer, one of which may run while the loop continues.
 
-A loop that reads its loss every so often would otherwise have the wafer wait while it makes steps,
-and wait itself while they run. Steps are ordered early if nobody can ask more of them than their
-program returns: their variant has run before, and the loop holds no other value of theirs.
+Otherwise, in a loop that reads its loss regularly, the wafer would wait while the loop makes steps,
+and the loop while they run. Steps are ordered early if no more can be requested from them than
+their program returns: their variant has run before, and the loop holds no other value of theirs.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Gathering, StepOrder
 
-EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not worth an answer
+EARLIEST = 4  # minimum number of steps that are ordered early
 
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """Steps of one variant, of which some at least are ordered. ends: those with an update."""
+    """Steps of one variant, of which at least some are ordered. ends: those with an update."""
 
     variant: StepVariant
     program: Program
@@ -36,7 +36,9 @@ class _UnderWay:
 
 
 class TrainingOrders:
-    """Orders of the training. users: their objects differ from the store after the first."""
+    """Orders of the training. users: the user's objects, which differ from the store after the
+    first.
+    """
 
     def __init__(self, users: WeightSync, replay: Replay) -> None:
         self._users, self._replay = users, replay
@@ -51,7 +53,7 @@ class TrainingOrders:
 
     @property
     def steps(self) -> Sequence[QueuedStep]:
-        """Steps of the order under way."""
+        """Steps of the order in progress."""
         return self._under_way.steps if self._under_way is not None else ()
 
     @property
@@ -67,7 +69,7 @@ class TrainingOrders:
         steps: list[QueuedStep],
         accumulates: bool,
     ) -> None:
-        """Run steps of a variant by its program. accumulates: they are batches of steps."""
+        """Run steps of a variant with its program. accumulates: they are batches of steps."""
         self._running, self._program = variant, program
         training.use(program)
         while steps:
@@ -96,7 +98,7 @@ class TrainingOrders:
     def begin(
         self, training: Training, steps: list[QueuedStep], gathering: Gathering | None = None
     ) -> None:
-        """Order steps of the variant that has run last. gathering: which batches end one."""
+        """Order steps of the variant that has run last. gathering: which batches end a step."""
         variant, program = self._running, self._program
         assert variant is not None, "run before"
         assert program is not None, "run before"
@@ -118,9 +120,9 @@ class TrainingOrders:
         self._under_way = _UnderWay(variant, program, steps, ends, training, order)
 
     def finish(self, training: Training) -> list[QueuedStep]:
-        """Wait for the order; return the steps that it did not take.
+        """Wait for the order; return the steps that it did not run.
 
-        Raises: CsrunError where it took none, as the data has ended
+        Raises: CsrunError if it ran none, because the data are exhausted
         """
         under_way, done = self._finish(training)
         if not done:
@@ -129,7 +131,7 @@ class TrainingOrders:
         return under_way.steps[done:]
 
     def _finish(self, training: Training) -> tuple[_UnderWay, int]:
-        """Return what was under way, and how many batches were taken."""
+        """Return the order in progress, and how many batches were run."""
         under_way = self._under_way
         assert under_way is not None, "begun"
         try:
@@ -140,13 +142,14 @@ class TrainingOrders:
         return under_way, done
 
     def forget(self) -> None:
-        """Drop what was under way, as the system is released."""
+        """Drop the order in progress, because the system is released."""
         self._running = self._program = self._under_way = None
 
     def keep_taken(self, first: int, count: int) -> None:
-        """Keep losses and outputs of training steps before a signal may end the run.
+        """Store losses and outputs of training steps before a signal may end the run.
 
-        first: the first step; count: of batches
+        first: the first step.
+        count: number of batches.
         """
         assert self._under_way is not None, "they were taken"
         its = self._under_way
@@ -162,7 +165,7 @@ class TrainingOrders:
 
 
 class Evaluations:
-    """Orders of batches that are evaluated."""
+    """Orders of batches for evaluation."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -170,7 +173,7 @@ class Evaluations:
     def run(self, variant: StepVariant, program: Program, steps: list[QueuedStep]) -> None:
         """Run steps of a variant.
 
-        Raises: CsrunError where the data has ended
+        Raises: CsrunError if the data are exhausted
         """
         orders = variant.orders = variant.orders or OrderSplitter(program, None)
         while steps:
@@ -182,7 +185,9 @@ class Evaluations:
 
 
 def scales_of(scales: Sequence[float], batches: Sequence[QueuedStep]) -> list[float]:
-    """Return the scale of each batch of an order. scales: of its steps; of a part of one, too."""
+    """Return the scale of each batch of an order. scales: of its steps, including an incomplete
+    one.
+    """
     if not scales:
         return []
     ended = accumulate((batch.ends_step for batch in batches[:-1]), initial=0)
@@ -190,7 +195,9 @@ def scales_of(scales: Sequence[float], batches: Sequence[QueuedStep]) -> list[fl
 
 
 def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:
-    """True if a step is that batch's, of this variant, which returns all that may be read of it."""
+    """True if a step uses that batch and this variant, which returns everything that may be read of
+    it.
+    """
     is_next = step.variant is variant and step.batch == batch and step.ends_step and not step.place
     is_next = is_next and step.inputs is None
     return is_next and step.outputs.asks_for(variant.outputs)

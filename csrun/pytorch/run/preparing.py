@@ -1,4 +1,4 @@
-"""A script that is compiled or validated only: its first program, and no step."""
+"""A script that is only compiled or validated: its first program, without steps."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,14 @@ from csrun.runtime.wire.rendezvous import announce_done
 
 @dataclass
 class Prepared(ScriptRun):
-    """A run that ends when the program of its loop is compiled, or its kernels are matched.
+    """Run that ends when the program of its loop is compiled, or its kernels are matched.
 
-    No system is leased, and no checkpoint is read. Where the launcher analyses the input, the
-    program's DataLoader is measured before. In a training, evaluations before the first step are
+    No system is leased, and no checkpoint is read. If the launcher analyses the input, the
+    program's DataLoader is measured first. In a training, evaluations before the first step are
     prepared as well: the loop gets one batch of each, whose values PyTorch computes.
 
-    waits: a variant is only noted, and the script goes on until it calls `prepare`. noted: the last
-    one
+    waits: a variant is only stored, and the script continues until it calls `prepare`.
+    noted: the last stored variant.
     """
 
     only: Preparation = Preparation.COMPILE_ONLY
@@ -43,11 +43,11 @@ class Prepared(ScriptRun):
         self._orders = TrainingOrders(self.users, self.replay)  # which gets none
 
     def enter(self) -> None:
-        """A Session's block begins; nobody else is kept from model_dir."""
+        """Enter a Session's block; model_dir is not locked."""
         self.run, self.is_open = replace(self.run, folder=self.folder()), True
 
     def batches_of(self, loader: SessionLoader) -> Batches:
-        """A loader's batches: one."""
+        """Return a loader's batches: one."""
         batches = super().batches_of(loader)
         batches.most = 1
         return batches
@@ -58,9 +58,9 @@ class Prepared(ScriptRun):
             self.compile(step.variant)
 
     def prepare(self, only: Preparation) -> None:
-        """Compile the noted variant, or match its kernels; the job's other tasks end.
+        """Compile the stored variant, or match its kernels; the job's other tasks end.
 
-        Raises: UsageError where no step was made
+        Raises: UsageError if no step was made
         """
         if self.noted is None:
             raise UsageError(f"{user_line()}: compile: the loop has made no step")
@@ -72,7 +72,7 @@ class Prepared(ScriptRun):
     def compile(self, variant: StepVariant) -> None:
         """Compile or validate a variant; exit with code 0 after the training's first one.
 
-        Without a training that is an evaluation's.
+        Without a training, after the first one of an evaluation.
         """
         if self.waits:
             self.noted = variant
@@ -94,8 +94,8 @@ class Prepared(ScriptRun):
 
 
 def require_no_feeding() -> None:
-    """Raises: UsageError in a job of the analyzer that is to feed without computing"""
-    from csrun.advice.measurements import FeedRequest  # of an analysis alone
+    """Raises: UsageError in a job of the analyzer that only streams batches"""
+    from csrun.advice.measurements import FeedRequest  # of an analysis only
 
     folder = analysis_dir()
     if folder is not None and FeedRequest.read(folder) is not None:

@@ -1,4 +1,6 @@
-"""Replay of a script that is run again: its loop starts from the beginning, its steps do not."""
+"""Replay of a resumed script: its loop starts from the beginning, and its earlier steps are not
+run.
+"""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -26,19 +28,20 @@ from csrun.runtime.step.scale_rows import scale_of
 log = logging.getLogger("csrun")
 
 
-_SCALE = Ref(-(2**31))  # among the values of a step that are logged: the loss's scale after it
+_SCALE = Ref(-(2**31))  # among the logged values of a step: the loss scale after it
 
 
 class GoneError(UsageError):
-    """A value of a step cannot be known any more."""
+    """A value of a step is not available any more."""
 
 
 @dataclass
 class Replay:
-    """Position of the script's loops, compared with what earlier runs have left in model_dir.
+    """Position of the script's loops, compared with the files of earlier runs in model_dir.
 
-    found: the newest checkpoint there, if it is known. resumed: training steps of earlier runs,
-    which are replayed. step: the global step that comes next on the wafer.
+    found: the newest checkpoint there, if known.
+    resumed: training steps of earlier runs, which are replayed.
+    step: the next global step on the wafer.
     """
 
     model_dir: Path
@@ -51,14 +54,14 @@ class Replay:
     _is_held: bool = False
 
     def begin_at(self, step: int) -> None:
-        """Count steps from here on, for optimizer state that the script has loaded."""
+        """Count steps from this number, for optimizer state that the script has loaded."""
         self.resumed = self.step = self._made = step
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the value log while a Session's block runs, and nobody else trains in model_dir.
+        """Lock model_dir and the value log while a Session's block runs.
 
-        Raises: UsageError where a checkpoint there is not the run's own
+        Raises: UsageError if a checkpoint there is not the run's own
         """
         kept = self._kept
         if kept is None:
@@ -87,7 +90,7 @@ class Replay:
         return ValueLog(self.model_dir, self.resumed)
 
     def _require_own(self) -> None:
-        """Raises: UsageError where the newest checkpoint is not that of the last Session"""
+        """Raises: UsageError if the newest checkpoint is not that of the last Session"""
         newest = checkpoints.kept_steps(self.model_dir)[-1:]
         if newest != (self.step,):
             has = f"its newest one is of step {newest[0]}" if newest else "it has none"
@@ -104,26 +107,26 @@ class Replay:
 
     @property
     def made(self) -> int:
-        """Count of training steps that the loops have made, those of an earlier run included."""
+        """Number of training steps that the loops have made, including those of an earlier run."""
         return self._made
 
     @property
     def is_on(self) -> bool:
-        """True if the loop is in steps that an earlier run has taken."""
+        """True if the loop is in steps that an earlier run has computed."""
         return self._made < self.resumed
 
     @property
     def has_checkpoint(self) -> bool:
-        """True if anything of the run was saved, now or earlier."""
+        """True if a checkpoint of the run exists, from this or an earlier run."""
         return self.found is not None or self.step > self.resumed
 
     @property
     def is_at_start(self) -> bool:
-        """True before the first replayed step: the user's objects have their first values."""
+        """True before the first replayed step: the user's objects have their initial values."""
         return self.is_on and self._made == 0
 
     def require_over(self) -> None:
-        """Raises: UsageError after the first of the steps that an earlier run has taken"""
+        """Raises: UsageError during the steps that an earlier run has computed, after the first"""
         if self.is_on and not self.is_at_start:
             raise UsageError(
                 f"{user_line()}: step {self._made + 1} was taken by an earlier run, and its "
@@ -132,11 +135,11 @@ class Replay:
 
     @property
     def has_lost_weights(self) -> bool:
-        """True if the loop is after a replayed step whose weights are gone."""
+        """True if the loop is after a replayed step whose weights are lost."""
         return self.is_on and self._made > 0 and not self.users.are_current
 
     def refuse_lost_weights(self) -> NoReturn:
-        """Raises: UsageError where the script reads the model between two Sessions"""
+        """Raises: UsageError if the script reads the model between two Sessions"""
         raise UsageError(
             f"{user_line()}: step {self._made} was taken by an earlier run, and its checkpoint was "
             "removed: skip this line where the Session's is_replayed is true, or keep more "
@@ -144,7 +147,7 @@ class Replay:
         )
 
     def takes(self, step: QueuedStep) -> bool:
-        """True if an earlier run has taken a step; then it gets that run's loss."""
+        """True if an earlier run has computed a step; the step then gets that run's loss."""
         outputs, is_on = step.outputs, self.is_on
         self._made += step.variant.trains and step.ends_step
         outputs.trained = self._made
@@ -159,7 +162,7 @@ class Replay:
     def value(self, values: StepOutputs, ref: Ref) -> torch.Tensor | None:
         """Return a value of a step that an earlier run has read, or None.
 
-        Raises: GoneError for one that it has not read, of a replayed step
+        Raises: GoneError for a value of a replayed step that it has not read
         """
         is_replayed = values.status.progress is StepProgress.REPLAYED
         if self._kept is None or (self._made > self.resumed and not is_replayed):
@@ -173,15 +176,15 @@ class Replay:
         return found
 
     def keep(self, values: StepOutputs, ref: Ref, tensor: torch.Tensor) -> None:
-        """Log a value that the loop reads; after its block nobody resumes from there."""
+        """Log a value that the loop reads; no run resumes before it once its block has ended."""
         if self._kept is not None and self._is_held:
             trained = self._made if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
     def scale(self) -> ScaleState | None:
-        """Return the loss's scale that an earlier run has read here; None before the first step.
+        """Return the loss scale that an earlier run has read here; None before the first step.
 
-        Raises: GoneError where it has not read it
+        Raises: GoneError if it has not read it
         """
         found = None if self._kept is None else self._kept.value(self._made, _SCALE.number)
         if found is None and self._made:
@@ -192,13 +195,13 @@ class Replay:
         return None if found is None else ScaleState(*found.tolist())
 
     def keep_scale(self, state: ScaleState) -> None:
-        """Log the loss's scale after the steps that the loops have made, which the loop reads."""
+        """Log the loss scale after the loops' steps so far, because the loop reads it."""
         if self._kept is not None and self._is_held:
             tensor = torch.tensor(state, dtype=torch.float64)
             self._kept.add(self._made, _SCALE.number, self._made, tensor)
 
     def found_scale(self) -> ScaleState | None:
-        """Return the loss's scale of the checkpoint that a new machine starts from."""
+        """Return the loss scale of the checkpoint that a new machine starts from."""
         found = self.find()
         if found is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
             return None
@@ -211,12 +214,12 @@ class Replay:
             self._kept.add_losses([step.number for step in steps], trained, losses)
 
     def give_back_found(self) -> None:
-        """Copy the checkpoint that was found to the user's objects, if there is one."""
+        """Copy the found checkpoint to the user's objects, if there is one."""
         if self.found is not None:
             self.users.load_checkpoint(self.found)
 
     def give_back_kept(self) -> None:
-        """Copy the checkpoint of a block's last step to the user's objects, if it is kept."""
+        """Copy the checkpoint of a block's last step to the user's objects, if it exists."""
         if self._made in checkpoints.kept_steps(self.model_dir):
             path = self.model_dir / checkpoints.name_of(self._made)
             self.users.load_checkpoint(checkpoints.open_checkpoint(path))

@@ -1,4 +1,4 @@
-"""The leased wafer of a script's run: the programs of its variants over one store."""
+"""Leased wafer of a script's run: the programs of its variants over one store."""
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ log = logging.getLogger("csrun")
 
 
 class ScriptMachine:
-    """A leased system with the programs of variants, and the training that uses it.
+    """Leased system with the programs of variants, and the training that uses it.
 
-    owner: the variant whose program has laid out the store. If it trains, evaluations and other
-    trainings use its store; an evaluation's store takes no training. window_bytes: of the store,
-    for gradients, if more than the owner's program needs.
+    owner: variant whose program has defined the store's layout. If it trains, evaluations and other
+        trainings use its store; an evaluation's store cannot hold a training.
+    window_bytes: gradient window of the store, if larger than the owner's program needs.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ScriptMachine:
             self._variants.append(variant)
 
     def takes(self, variant: StepVariant) -> bool:
-        """True if the store has what a variant's program needs."""
+        """True if the store has everything that a variant's program needs."""
         window = self.machine.plan.store.gradients_bytes
         return not variant.trains or (self._has_all(variant) and _window_bytes(variant) <= window)
 
@@ -89,11 +89,11 @@ class ScriptMachine:
         return owner.trains and variant.stored <= owner.stored and has_state
 
     def next_owner(self, variant: StepVariant) -> StepVariant:
-        """Return the variant that lays out the next store, which takes this one's program, too.
+        """Return the variant that defines the next store, which must also suit this one's program.
 
-        Raises: UsageError where the store would not have all that is trained
+        Raises: UsageError if the store would lack something that is trained
         """
-        if self._has_all(variant):  # it only needs a longer window
+        if self._has_all(variant):  # only a larger window is needed
             log.info(
                 f"{variant.recording.loss_line}: this step needs {_window_bytes(variant):,} bytes "
                 "for gradients: the run gets a larger store, with the weights of this one"
@@ -114,9 +114,8 @@ class ScriptMachine:
     def load(self, variant: StepVariant) -> None:
         """Load a variant's program next to the others.
 
-        A variant that is compiled again takes its batches where its old program took them, as the
-        others do. If that is impossible, all take them from the new program. Unused programs are
-        unloaded.
+        A recompiled variant gets its batches where its old program got them, like the others. If
+        that is impossible, all get them from the new program. Unused programs are unloaded.
         """
         assert variant.executable is not None, "compiled before"
         batches, whole = variant.batches, variant.batches.whole(variant)
@@ -148,7 +147,8 @@ class ScriptMachine:
         taken = {variant.batches for variant in self._variants if variant.program is not None}
         for variant in others:
             variant.program = variant.orders = None
-            if variant.batches not in taken:  # nobody takes them: the next variant feeds itself
+            # no other program uses them: the next variant has its own
+            if variant.batches not in taken:
                 variant.batches.fed = None
 
     def _unload(self, programs: Iterable[Program]) -> None:
@@ -165,7 +165,7 @@ class ScriptMachine:
         taken: Callable[[int, int], None],
         beside: Callable[[int], Mapping[str, Array]],
     ) -> Training:
-        """Return the training that takes steps from `step` on, while the Session's block runs.
+        """Context manager of the training from `step` on, while the Session's block runs.
 
         names: returns names of weights for the checkpoints. taken: as of `Training`. beside: as of
         `LoopOptions`
@@ -198,9 +198,9 @@ class ScriptMachine:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Have the time of a compile in a row of its own of the training's ledger.
+        """Assign the time of a compile to its own row of the training's ledger.
 
-        No order is under way: a step whose program is compiled needs all steps before it.
+        No order is in progress: a step whose program is compiled needs all steps before it.
         """
         record = self._training.record if self._training is not None and self._is_in_block else None
         if record is not None:
@@ -211,21 +211,21 @@ class ScriptMachine:
 
     @property
     def scale_state(self) -> ScaleState | None:
-        """The loss's scale after the last step of the training; None before it begins."""
+        """Return the loss scale after the last step of the training; None before it begins."""
         return None if self._training is None else self._training.scale_state
 
     @property
     def input_share(self) -> float:
-        """Share of the training's time so far that its steps waited for batches."""
+        """Share of the training's time so far that its steps waited for batches, 0 to 1."""
         return self._training.record.input_share if self._training is not None else 0.0
 
     @property
     def has_ended(self) -> bool:
-        """True if a signal has ended the training, which has saved what it could."""
+        """True if a signal has ended the training, after saving what was possible."""
         return self._training is not None and self._training.has_ended
 
     def finish_block(self) -> Results:
-        """Save at the end of a Session's block; return what was trained in it."""
+        """Save at the end of a Session's block; return the training's result."""
         training = self._training
         if training is None or not self._is_in_block or training.step == self._begun_at:
             return {}
@@ -233,12 +233,12 @@ class ScriptMachine:
         return training.finish()
 
     def save(self) -> None:
-        """Save what was trained, if it is not saved."""
+        """Save the training's state if it is not saved."""
         if self._training is not None and self._is_in_block:
             self._training.save()
 
     def write(self, weights: Mapping[str, Array]) -> bool:
-        """Have the next step start from other weights; False where it takes another machine."""
+        """Set other weights for the next step; False if that needs another machine."""
         if self._training is None or not self._is_in_block or not self.machine.takes_writes:
             return False
         self._training.write(weights)
@@ -259,12 +259,12 @@ class ScriptMachine:
 
 
 def _window_bytes(variant: StepVariant) -> int:
-    """Return the bytes for gradients of a training, and of the one that feeds it."""
+    """Return the gradient window of a training, including the program that shares its batches."""
     return max(variant.window_bytes, variant.batches.whole(variant).window_bytes)
 
 
 def keep_norms(program: Program, steps: Sequence[QueuedStep], norms: Sequence[float]) -> None:
-    """Give steps that have run the norms of their gradients before they were clipped."""
+    """Set the gradients' norms before clipping in steps that have run."""
     dtype = getattr(torch, program.plan.precision)
     for step, norm in zip(steps, norms, strict=True):
         step.outputs.outputs[NORM] = torch.tensor(norm, dtype=dtype)
@@ -277,9 +277,9 @@ def keep_results(
     losses: Sequence[float],
     scales: Sequence[float] = (),
 ) -> None:
-    """Give steps that have run their losses, and the outputs that are wanted.
+    """Set losses and requested outputs of steps that have run.
 
-    The last step gets all outputs, since the loop may still read them. scales: of the losses, by
+    The last step gets all outputs, since the loop may still read them. scales: loss scales, by
     which gradients are divided.
     """
     scaled = set(variant.recording.first_gradients.values()) if scales else set()

@@ -1,4 +1,4 @@
-"""The chief's part of a script's run: blocks of its Sessions, over one queue and one store."""
+"""Chief's part of a script's run: blocks of its Sessions, over one queue and one store."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -29,16 +29,17 @@ log = logging.getLogger("csrun")
 
 @dataclass
 class ScriptRun(StepQueue):
-    """Steps of the loops of one or several Sessions: a training, and evaluations of it.
+    """Steps of the loops of one or several Sessions: a training, and its evaluations.
 
-    The wafer is kept from Session to Session until `suspend`; model_dir is locked while a Session's
+    The wafer is held from Session to Session until `suspend`; model_dir is locked while a Session's
     block runs.
     """
 
     is_open: bool = False
-    are_written: bool = False  # the model's tensors, by the loop, or they may be
-    left_gradients: frozenset[str] = frozenset()  # parameters with one at the last block's end
-    _writing: set[str] = field(default_factory=set)  # lines behind writes into the weights
+    are_written: bool = False  # the loop has, or may have, written the model's tensors
+    # parameters with a gradient at the last block's end
+    left_gradients: frozenset[str] = frozenset()
+    _writing: set[str] = field(default_factory=set)  # lines of writes to the weights
     _results: Results = field(default_factory=dict)
     _in_block: ExitStack = field(default_factory=ExitStack)
     _between_blocks: ExitStack = field(default_factory=ExitStack)
@@ -60,9 +61,9 @@ class ScriptRun(StepQueue):
             self._in_block = opened.pop_all()
 
     def take_users_values(self) -> None:
-        """Take the weights that the script has written since the last block.
+        """Read the weights that the script has written since the last block.
 
-        Raises: UsageError for what it has written into the optimizer
+        Raises: UsageError if it has written the optimizer's state
         """
         if self.replay.is_on or self._machine is None or not self.users.are_current:
             return
@@ -79,12 +80,12 @@ class ScriptRun(StepQueue):
             self.replay.begin_at(steps)
 
     def take_written(self) -> None:
-        """Go on from the weights that the loop has written between two steps."""
+        """Continue from the weights that the loop has written between two steps."""
         are_written, self.are_written = self.are_written, False
         if not are_written or self._machine is None or self.replay.is_on:
             return
         self.flush()
-        if not self.users.are_current:  # an array of weights was made within the step
+        if not self.users.are_current:  # an array of weights was created within the step
             return
         self.users.integers.take(self.replay.made)
         if changed := self.users.changed_weights(self._machine.machine.state):
@@ -98,9 +99,10 @@ class ScriptRun(StepQueue):
     def take_from_step(
         self, weights: Mapping[str, torch.nn.Parameter], counters: Collection[str]
     ) -> None:
-        """Take what the forward of the next step has written: it starts from such parameters.
+        """Read the parameters that the next step's forward has written; the step starts from them.
 
-        weights: parameters by name; counters: names of integer buffers
+        weights: parameters by name.
+        counters: names of integer buffers.
         """
         if counters:
             self.users.integers.take(self.replay.made + 1)
@@ -116,7 +118,7 @@ class ScriptRun(StepQueue):
         self._loaded |= changed
 
     def finish_block(self) -> None:
-        """Run what is queued, save, and copy the results to the user's objects."""
+        """Run the queue, save, and copy the results to the user's objects."""
         self.flush()
         if self._machine is not None:
             self._results = self._machine.finish_block() or self._results
@@ -127,14 +129,14 @@ class ScriptRun(StepQueue):
             self.give_back()
 
     def _put_in_file(self) -> None:
-        """Map the weights to the newest checkpoint, for a model whose weights lie in such files."""
+        """Map the weights to the newest checkpoint, for a model with memory-mapped weights."""
         users, machine = self.users, self._machine
         if users.is_in_file and self.replay.has_checkpoint and not users.are_current:
             newest = self.saved()
             users.map_weights(newest, machine.machine.state if machine else mapped(newest.path))
 
     def fail(self, error: BaseException) -> None:
-        """Save and give back what was trained, and release the system, as the loop has raised."""
+        """Save and return what was trained, and release the system, because the loop has raised."""
         try:
             self._rescue()
         except CsrunError as another:
@@ -148,7 +150,7 @@ class ScriptRun(StepQueue):
 
     def _rescue(self) -> None:
         machine, by = self._machine, self._broken_by
-        if by is not None:  # the store is between two steps, or amid one
+        if by is not None:  # the store is between two steps, or within one
             is_whole = machine is not None and machine.has_ended
             is_whole |= isinstance(by, CsrunError) and not isinstance(by, PeerLost)
         else:
@@ -160,7 +162,9 @@ class ScriptRun(StepQueue):
             self.give_back()
 
     def leave_block(self) -> None:
-        """Release what is held during a block only; the script may write weights after it."""
+        """Release resources that are held during a block only; the script may write weights after
+        it.
+        """
         self.users.keep_weights()
         with self._in_block:
             if self._machine is not None:
@@ -172,20 +176,22 @@ class ScriptRun(StepQueue):
             self._between_blocks.enter_context(gone)
 
     def train_with(self, optimization: Optimization) -> None:
-        """Train from here on what was only evaluated so far, in another store."""
+        """Train a model that was only evaluated so far, in another store."""
         self.users.optimization = optimization
         if self.is_open:
             self._restart_machine()
 
     def suspend(self, word: Results) -> None:
-        """Release the system until another Session of this run. word: for the other tasks."""
+        """Release the system until another Session of this run. word: message to the other tasks.
+        tasks.
+        """
         if self.is_open:
             results = {**self._results, **word}
             self._let_go(results)
             self._announce(results)
 
     def end(self) -> None:
-        """End the run: no further Session of it comes."""
+        """End the run, after its last Session."""
         self._between_blocks.close()
 
     def _let_go(self, results: Results | None) -> None:
@@ -206,7 +212,7 @@ class ScriptRun(StepQueue):
             self.replay.give_back_found()
 
     def weights_of_store(self) -> Mapping[str, torch.Tensor]:
-        """Return weights of a model without memory by name, each read when it is asked for.
+        """Return weights of a model without memory by name, each read on access.
 
         Empty for another model, or before the store has them.
         """
@@ -216,7 +222,7 @@ class ScriptRun(StepQueue):
         return StoredWeights(machine.machine.state)
 
     def saved(self) -> Checkpoint:
-        """Return a checkpoint of the store, written now if the newest is of an earlier step.
+        """Return a checkpoint of the store, written now unless the newest is of this step.
 
         Raises: UsageError before the first step of a new run
         """
@@ -228,7 +234,7 @@ class ScriptRun(StepQueue):
     def give_back(self) -> None:
         """Copy the store's values to the user's Parameters and optimizer.
 
-        Raises: UsageError in steps that an earlier run has taken
+        Raises: UsageError in steps that an earlier run has computed
         """
         if self.replay.is_at_start or self.users.are_current:
             return

@@ -1,4 +1,4 @@
-"""Role of a task at a Session: the chief leads the run, the others serve."""
+"""Role of a task in a Session: the chief runs it, the others serve."""
 
 import atexit
 import sys
@@ -28,12 +28,12 @@ SCRIPT_IS_OVER = "script is over"  # among the results of a run: the other tasks
 
 
 class BlockIsLeft(BaseException):
-    """Raised at the start of a Session's block in a task that does not run it."""
+    """Raised at the beginning of a Session's block in a task that does not run it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """Objects that a Session was made of. optimizer: None of an evaluation."""
+    """Objects that a Session was created with. optimizer: None for an evaluation."""
 
     settings: Settings
     model: torch.nn.Module
@@ -49,22 +49,22 @@ class Wanted:
 
 
 _runs: list[tuple[Wanted, ScriptRun]] = []  # of the chief; the last one has the system
-_served: list[Settings] = []  # of any other task: those whose runs are over
+_served: list[Settings] = []  # of any other task: finished runs
 
 
 def run_of(
     wanted: Wanted, optimization: Optimization | None, loaders: Sequence[SessionLoader]
 ) -> ScriptRun | None:
-    """Return the run of a Session, which the chief leads; None in other tasks.
+    """Return the run of a Session in the chief; None in other tasks.
 
     Sessions of one model after one `initialize` are one run, with one store and one lease. The
     other tasks stay in the first Session's block until `initialize` is called again, or the chief's
     script has ended.
 
-    loaders: those of the script so far, in the order in which all tasks have made them.
+    loaders: the script's loaders so far, in the same order in all tasks.
 
     Raises: UsageError for a second training in one model_dir; SystemExit in another task, when the
-        chief's script has ended
+    chief's script has ended
     """
     require_no_feeding()
     context = current()
@@ -118,7 +118,7 @@ def _new_run(
 
 
 def _require_another_folder(wanted: Wanted) -> None:
-    """Raises: UsageError for a second training in a model_dir, which would replay the first"""
+    """Raises: UsageError for a second training in a model_dir, which would replay the first one"""
     for one, run in _runs:
         if one.settings is not wanted.settings:
             run.end()
@@ -133,7 +133,7 @@ def _require_another_folder(wanted: Wanted) -> None:
 
 @atexit.register
 def end() -> None:
-    """End the run, and with it the other tasks, as the chief's script ends."""
+    """End the run and the other tasks, because the chief's script ends."""
     while _runs:
         _, run = _runs.pop()
         run.suspend({SCRIPT_IS_OVER: 1.0})
@@ -167,7 +167,7 @@ def _serve(context: TaskContext, loaders: Sequence[SessionLoader]) -> dict[str, 
 
 
 def leave_block(frame: FrameType) -> None:
-    """Have a frame's with statement, which is being entered, leave its block at once.
+    """Make the with statement that a frame is entering skip its block.
 
     Its first line raises `BlockIsLeft`, which `__exit__` must suppress.
     Source: the Python documentation, sys.settrace: a frame's own trace function

@@ -1,4 +1,4 @@
-"""A queue of steps of a script's loops, and the machine that runs them in orders."""
+"""Queue of steps of a script's loops, and the machine that runs them in orders."""
 
 import logging
 from collections import Counter
@@ -39,16 +39,16 @@ from csrun.runtime.wire.rendezvous import RunFolder, announce_done
 
 log = logging.getLogger("csrun")
 
-Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what tells them apart
+Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what distinguishes it
 
-GOES_ON = "goes on"  # among the results of a run: the chief begins it again
+GOES_ON = "goes on"  # among the results of a run: the chief starts it again
 
 
 @dataclass(frozen=True)
 class RunTimes:
-    """Times of a run so far. estimate: samples a second, by the compiler.
+    """Times of a run so far. estimate: samples per second, by the compiler.
 
-    input_share: of the time that steps waited for batches
+    input_share: share of the time that steps waited for batches, 0 to 1.
     """
 
     compile_s: float
@@ -59,10 +59,13 @@ class RunTimes:
 
 @dataclass
 class StepQueue:
-    """A queue of steps, in the loops' order, and the machine that runs them.
+    """Queue of steps, in the loops' order, and the machine that runs them.
 
-    The wafer is leased by the first order. folder: returns where the job's tasks meet next. count:
-    of steps of all loops. updates: of `optimizer.step()` calls.
+    The first order leases the wafer.
+
+    folder: returns the next meeting place of the job's tasks.
+    count: number of steps of all loops.
+    updates: number of `optimizer.step()` calls.
     """
 
     run: EstimatorRun
@@ -74,7 +77,7 @@ class StepQueue:
     _variants: dict[tuple[object, ...], Variants] = field(default_factory=dict)
     _causes: dict[tuple[object, ...], dict[tuple[Any, ...], str]] = field(default_factory=dict)
     synchronizations: Counter[str] = field(default_factory=Counter)  # by the line that waited
-    recorded_steps: Counter[str] = field(default_factory=Counter)  # by what makes it necessary
+    recorded_steps: Counter[str] = field(default_factory=Counter)  # by the reason
     _queued: list[QueuedStep] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _evaluations: Evaluations = field(default_factory=Evaluations)
@@ -91,30 +94,30 @@ class StepQueue:
     # Batches and programs.
 
     def variants_of(self, session: tuple[object, ...], variants: Variants) -> Variants:
-        """Register a Session's variants; return those of the last Session like it."""
+        """Register a Session's variants; return those of the last equal Session."""
         earlier, self._variants[session] = self._variants.get(session, {}), variants
         if self._machine is not None:
             self._machine.keep({*chain(*map(dict.values, (earlier, *self._variants.values())))})
         return earlier
 
     def recorded_parts(self, session: tuple[object, ...]) -> dict[tuple[Any, ...], str]:
-        """Return the parts of a Session's loop whose steps are all recorded, with the causes."""
+        """Return the recorded parts of a Session's loop, with the reasons."""
         return self._causes.setdefault(session, {})
 
     def batches_of(self, loader: SessionLoader) -> Batches:
         """Return a loader's batches.
 
-        Raises: UsageError in a job, for a loader that was made after the first Session's block
+        Raises: UsageError in a job, for a loader that was created after the first Session's block
         """
         return self._batches.of(loader, is_job=self.run.folder is not None)
 
     @cached_property
     def script_batches(self) -> Batches:
-        """Batches of steps on tensors that the script makes itself."""
+        """Return the batches of steps on tensors that the script creates itself."""
         return Batches(ScriptBatches(), number=0, is_pushed=True)
 
     def look_at_data(self) -> None:
-        """Take what the loop has changed of the loaders' data, between two passes.
+        """Apply the loop's changes of the loaders' data, between two passes.
 
         Raises: UsageError for a change during a pass, or one that cannot be sent to streamers
         """
@@ -123,7 +126,9 @@ class StepQueue:
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
-        """Have a pass open; after it the loop may change the data of queued steps."""
+        """Context manager of an open pass; after it the loop may change the data of queued steps.
+        steps.
+        """
         try:
             yield
         finally:
@@ -131,7 +136,7 @@ class StepQueue:
                 self._keep_batches()
 
     def _keep_batches(self) -> None:
-        """Make the batches of all steps that are queued or under way, where that is done here."""
+        """Make the batches of all queued and running steps, if this process makes them."""
         numbers: dict[Batches, list[int]] = {batches: [] for batches in self._batches.all()}
         for step in (*self._orders.steps, *self._queued):
             if step.work is not QueuedWork.UPDATE and step.inputs is None:
@@ -146,7 +151,7 @@ class StepQueue:
         return self.run.folder is None or context is None or context.rank in context.streamers
 
     def compile(self, variant: StepVariant) -> None:
-        """Compile a variant with the values that it is to return, and load it."""
+        """Compile a variant with the values that it must return, and load it."""
         machine = self._machine
         is_known = machine is not None or variant.is_one_of_many
         with nullcontext() if machine is None else machine.compiling():
@@ -156,19 +161,21 @@ class StepQueue:
 
     @property
     def stored_names(self) -> Sequence[str]:
-        """Names of weights and buffers, as the first training's program has them; else empty."""
+        """Names of weights and buffers, in the order of the first training's program; empty before
+        it.
+        """
         trained = self._compiling.trained
         return () if trained is None else trained.recording.stored_names
 
     @property
     def accumulates(self) -> bool:
-        """True if a training step may take several batches."""
+        """True if a training step may have several batches."""
         return self._compiling.accumulates
 
     def accumulate(self) -> None:
-        """Allow training steps of several batches from here on.
+        """From now on, allow training steps with several batches.
 
-        What is trained so far goes into another store, which has memory for all gradients.
+        The trained state moves to another store, which has memory for all gradients.
         """
         if self.accumulates:
             return
@@ -180,7 +187,7 @@ class StepQueue:
             self._restart_machine()
 
     def give(self, variant: StepVariant, values: Iterable[Ref]) -> None:
-        """Have a variant return more values; what is queued of others runs before."""
+        """Make a variant return more values; queued steps of other variants run before."""
         variant.outputs = (*variant.outputs, *values)
         if variant.executable is not None:
             log.info("Compiling again: the loop reads a value that it did not read before")
@@ -203,11 +210,11 @@ class StepQueue:
         return variant.program
 
     def _begun(self, variant: StepVariant) -> ScriptMachine:
-        """Lease the wafer; a training variant lays out its store, if one is known."""
+        """Lease the wafer; a training variant defines its store, if one is known."""
         trained, found = self._compiling.trained, self.replay.find()
         owner = variant if variant.trains else trained or variant
         owner = owner.batches.whole(owner)
-        # It may go on with the shorter last batch of a pass.
+        # It may continue with the shorter last batch of a pass.
         run = replace(self.run, batch_size=owner.batches.whole_rows(owner.batches.upcoming))
         step, window_bytes = self.replay.step, self._compiling.window_bytes
         machine = ScriptMachine(run, self._target, self.loaders, owner, step, window_bytes)
@@ -230,7 +237,7 @@ class StepQueue:
         self._machine = machine
         return machine
 
-    # The loss's scale.
+    # The loss scale.
 
     def _first_scale(self) -> ScaleState | None:
         optimization = self.users.optimization
@@ -238,7 +245,7 @@ class StepQueue:
         return None if scaled is None else scaled.first
 
     def scale_state(self) -> ScaleState | None:
-        """Return the scale and its counters after the steps that the loops have made.
+        """Return the scale and its counters after the loops' steps so far.
 
         Raises: GoneError in a step of an earlier run, which has not read it
         """
@@ -255,9 +262,9 @@ class StepQueue:
     # Steps.
 
     def queue(self, step: QueuedStep) -> None:
-        """Queue a step. It runs when there are many, or when a value of it is read.
+        """Queue a step. It runs when the queue is long, or when a value of it is read.
 
-        A step that an earlier run has taken gets its loss from the value log.
+        A step that an earlier run has computed gets its loss from the value log.
         """
         if self.replay.takes(step):
             step.variant.batches.next = step.batch + 1
@@ -269,7 +276,7 @@ class StepQueue:
             self.flush()
 
     def _order_early(self, *, is_full: bool) -> None:
-        """Order steps while the loop goes on. is_full: even if that has to wait."""
+        """Order steps while the loop continues. is_full: even if that has to wait."""
         if self._orders.is_under_way and not (self._orders.is_done or is_full):
             return
         with self._breaking():
@@ -279,20 +286,20 @@ class StepQueue:
                 self._orders.begin(self._trainer(), steps)
 
     def _finish_order(self) -> None:
-        """Wait for the steps that are under way; those not taken go back into the queue."""
+        """Wait for the running steps; those that were not computed return to the queue."""
         if self._orders.is_under_way:
             self._queued[:0] = self._orders.finish(self._trainer())
 
     def flush_for_read(self) -> None:
-        """Run what is queued, because the script's current line needs a value of it."""
+        """Run the queue, because the script's current line needs a value of it."""
         if self._queued or self._orders.is_under_way:
             self.synchronizations[user_line()] += 1
         self.flush()
 
     def flush(self) -> None:
-        """Run what is queued, in order.
+        """Run the queue, in order.
 
-        Raises: the error of an earlier flush, if the loop has caught that: its steps are lost
+        Raises: the error of an earlier flush, if the loop has caught it: its steps are lost
         """
         if isinstance(self._broken_by, Exception):
             raise self._broken_by
@@ -312,7 +319,7 @@ class StepQueue:
             raise
 
     def _run(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
-        """Run steps of one variant, in orders of batches that follow each other."""
+        """Run steps of one variant, in orders of consecutive batches."""
         while steps:
             first, batches = steps[0].batch, variant.batches
             count = in_a_row(steps)
@@ -360,7 +367,7 @@ class StepQueue:
         return self.users.integers.after(step, later)
 
     def summarize(self, name: str, value: float) -> None:
-        """Write a number into the events at the training's step, unless it is replayed."""
+        """Write a number to the events at the training's step, unless it is replayed."""
         if self.replay.is_on:
             return
         if self._machine is None or not self._machine.owner.trains:
@@ -381,7 +388,7 @@ class StepQueue:
     # The machine.
 
     def _restart_machine(self) -> None:
-        """Close the machine; the next order begins another one."""
+        """Close the machine; the next order starts another one."""
         self._close_machine({GOES_ON: 1.0})
         self._announce({GOES_ON: 1.0})
         self.run = replace(self.run, folder=self.folder())
@@ -393,13 +400,13 @@ class StepQueue:
             machine.close(results)
 
     def _announce(self, results: Results) -> None:
-        """Leave the results for tasks that come late."""
+        """Write the results for late tasks."""
         if self.run.folder is not None:
             announce_done(self.run.folder, results)
 
 
 def _push(program: Program, step: QueuedStep) -> None:
-    """Push a step's batch, all of it.
+    """Send a step's complete batch.
 
     Raises: UsageError, with the user's line, for a label or an index out of range
     """
@@ -412,5 +419,5 @@ def _push(program: Program, step: QueuedStep) -> None:
 
 
 def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:
-    """Key of queue entries that one order may have."""
+    """Key of queue entries that may share an order."""
     return step.variant, step.work is QueuedWork.UPDATE

@@ -1,7 +1,7 @@
-"""Recorded steps of a variant as PyTorch computes them, from the same weights and batch.
+"""Recorded steps of a variant computed by PyTorch, from the same weights and batch.
 
-Weights and batch are those that the program has recorded. A thread waits for them: the loop goes
-on, and the order of its steps stays what it is.
+Weights and batch are those that the program has recorded. A thread waits for them, so the loop
+continues with the same order of steps.
 """
 
 import logging
@@ -41,7 +41,7 @@ log = logging.getLogger("csrun")
 class TorchReference:
     """PyTorch's values of the steps that a compiled variant records.
 
-    optimization: None where no rule's updates are the program's
+    optimization: None if the program's updates follow no rule.
     """
 
     recording: Recording
@@ -50,7 +50,7 @@ class TorchReference:
     seed: int
 
     def start(self) -> None:
-        """Compute them as soon as the steps are over, in a thread."""
+        """Compute them in a thread as soon as the steps have run."""
         threading.Thread(target=self._compute, name="torch-reference").start()
 
     def _compute(self) -> None:
@@ -73,7 +73,7 @@ class TorchReference:
         write_whole(of_torch / DONE, failure.encode(), durable=False)
 
     def _is_over(self) -> bool:
-        """Return whether any program of the run is beyond the recorded steps."""
+        """Return whether any program of the run is past the recorded steps."""
         return any(self.executable.directory.parent.glob(f"tfcs_*/{FOLDER}/{DONE}"))
 
     def _compute_step(self, found: StepValues, step: int, of_torch: Path) -> None:
@@ -89,7 +89,7 @@ class TorchReference:
             write_values(update_file(of_torch, step, 0), updates.values())
 
     def _values(self, found: StepValues, step: int) -> Iterator[tuple[int, AnyArray]]:
-        """Values that both compute, by their numbers in the plan."""
+        """Return values that both compute, by their numbers in the plan."""
         recorded = self.executable.plan.recording
         assert recorded is not None, "the program records"
         wanted = {
@@ -109,7 +109,7 @@ class TorchReference:
             yield number, numbers[ref].contiguous().numpy()
 
     def _given(self, leaf: GraphLeaf, found: StepValues) -> torch.Tensor | None:
-        """A leaf as the program has read it; None where it has not."""
+        """Return a leaf as the program has read it; None if it has not."""
         match leaf.source:
             case LeafSource.INPUT:
                 key = f"input/{leaf.name}"

@@ -1,7 +1,7 @@
-"""Recorded updates of a step as PyTorch computes them, from the program's gradients and state.
+"""Recorded updates of a step computed by PyTorch, from the program's gradients and state.
 
-With gradients of its own PyTorch would have other weights where an optimizer divides by what is
-rounding noise, as Adam does where a gradient is nearly zero: an update is compared for itself.
+With its own gradients PyTorch would have different weights where an optimizer divides by rounding
+noise, as Adam does for a gradient near zero. An update is therefore compared separately.
 """
 
 from collections.abc import Iterator
@@ -64,11 +64,11 @@ class TorchUpdates:
 
     @property
     def _transposed(self) -> set[str]:
-        """Parameters of which the store has the transpose."""
+        """Names of parameters that the store has transposed."""
         return {p.name for p in self.found.plan.parameters if p.is_turned}
 
     def _of(self, region: str, name: str) -> torch.Tensor | None:
-        """A value before the update as PyTorch has it; None where it is not recorded."""
+        """Return a value before the update in PyTorch's layout; None if it is not recorded."""
         value = self._read(f"{BEFORE}{region}/{stored_name(name)}")
         return value.T if value is not None and stored_name(name) in self._transposed else value
 

@@ -1,1 +1,1 @@
-"""Nouns of a step: its state, tokens, expected calls, variants, queue entries."""
+"""Data types of a step: its state, tokens, expected calls, variants, queue entries."""

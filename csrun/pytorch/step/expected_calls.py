@@ -1,7 +1,7 @@
-"""The calls that step 1 made between its batch and `optimizer.step()`.
+"""Calls that step 1 made between its batch and `optimizer.step()`.
 
-Forward's Python does not run in later steps. A call that step 1 made in the same place, on the same
-values, returns what was recorded; all else that the loop computes is lazy.
+Forward's Python does not run in later steps. A call that step 1 made at the same position, on the
+same values, returns the recorded results; all other computations of the loop are lazy.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import COMPUTED, Numbers, Token, token_of
 
 MODEL = "the model"
-#: The names of one function: as an operator, as a method, and written in place.
+#: Names of one function: as an operator, as a method, and in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
 
 
@@ -62,10 +62,12 @@ def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
 class Call:
     """A call of step 1 whose results are traced.
 
-    operands: a Ref for each traced argument, a Snapshot for each tensor of the loop's own. how: the
-    names of keywords; for the model also the modes of its modules and the state of its guards.
-    spec: the structure of the model's arguments. gradients: `gradients_of` its arguments.
-    differentiable: those of its results that have gradients. writes: it writes its first argument.
+    operands: a Ref for each traced argument, a Snapshot for each tensor of the loop's own.
+    how: names of keywords; for the model also the modes of its modules and the state of its guards.
+    spec: structure of the model's arguments.
+    gradients: `gradients_of` its arguments.
+    differentiable: results that have gradients.
+    writes: it writes its first argument.
     draws: random numbers that forward draws.
     """
 
@@ -81,19 +83,19 @@ class Call:
 
     @cached_property
     def made(self) -> tuple[str, tuple[Ref, ...]]:
-        """Its name and the values that it gives."""
+        """Its name and the values that it returns."""
         return self.name, tuple(leaf for leaf in tree_leaves(self.results) if isinstance(leaf, Ref))
 
 
 def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
-    """Return whether autograd is on, and which of the values among the arguments it follows."""
+    """Return whether autograd is on, and which argument values it tracks."""
     return torch.is_grad_enabled(), *(
         leaf.requires_grad for leaf in leaves if isinstance(leaf, TracedTensor | Token)
     )
 
 
 def carried(value: Any) -> Any:
-    """Return the numbers of an earlier step's value, if that is detached; others as they are."""
+    """Return the numbers of a detached value of an earlier step; others unchanged."""
     if not isinstance(value, TracedTensor | Numbers) or value.requires_grad:
         return value
     with unrecorded():
@@ -103,8 +105,8 @@ def carried(value: Any) -> Any:
 class Calls(TorchFunctionMode):
     """Mode that records the loop's calls of PyTorch's functions, except inside of the model.
 
-    later: returns the lazy result of a function of values of earlier steps. traced: puts traced
-    tensors in the place of tokens, in a step that began on tokens.
+    later: returns the lazy result of a function of values of earlier steps.
+    traced: replaces tokens by traced tensors, in a step that began on tokens.
     """
 
     def __init__(self, recorder: StepRecorder, later: Callable[..., Any]) -> None:
@@ -120,7 +122,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """One of PyTorch's functions is called."""
+        """Handle a call of a PyTorch function."""
         kwargs = kwargs or {}
         if self._recorder.is_finished:
             return call_for_user(func, args, kwargs)
@@ -135,7 +137,7 @@ class Calls(TorchFunctionMode):
         return self._followed
 
     def end(self) -> None:
-        """Refer to no traced tensor any more."""
+        """Drop all references to traced tensors."""
         self._followed = self.traced = None
 
     @contextmanager
@@ -167,7 +169,7 @@ class Calls(TorchFunctionMode):
             return self.later(func, args, kwargs)
         if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
             return self._on_numbers(func, args, kwargs)
-        with torch._C.DisableTorchFunction():  # csrun's own looks at tensors are no calls
+        with torch._C.DisableTorchFunction():  # csrun's own reads of tensors are not calls
             if any(isinstance(a, TracedTensor) for a in leaves):
                 args, kwargs = self.with_inputs((args, kwargs))
             operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
@@ -190,18 +192,18 @@ class Calls(TorchFunctionMode):
         return results
 
     def carried(self, tree: Any) -> Any:
-        """Return arguments with numbers in the place of detached values of earlier steps."""
+        """Replace detached values of earlier steps in arguments by numbers."""
         return tree_map(lambda x: carried(x) if self._is_earlier(x) else x, tree)
 
     def _is_earlier(self, value: Any) -> bool:
-        """True if a value is of a step that is over."""
+        """True if a value belongs to a finished step."""
         if isinstance(value, TracedTensor):
             return value.recorder is not self._recorder
         return isinstance(value, Numbers)
 
     def with_inputs(self, tree: Any) -> Any:
-        """Return arguments with traced tensors in the place of the script's, which come with the
-        step; others where tensors of the script are constants.
+        """Replace the script's tensors that are inputs of the step in arguments by traced tensors;
+        others unchanged if tensors of the script are constants.
         """
         return tree_map(self._recorder.plain.as_input, tree) if self.takes_arguments else tree
 
@@ -217,13 +219,13 @@ class Calls(TorchFunctionMode):
         return is_before and any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
 
     def _is_of_batch(self, leaves: list[Any]) -> bool:
-        """True if a call before the loss depends on the batch alone."""
+        """True if a call before the loss only depends on the batch."""
         is_before = torch.is_grad_enabled() and not self._recorder.has_loss
         return is_before and self._recorder.host.are_of_batch(leaves)
 
     def _on_numbers(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Make a call on numbers: one that adds to a tensor of the loop's own, or whose result has
-        a shape that depends on numbers.
+        a shape that depends on values.
         """
         read = self._recorder.read
         args, kwargs = tree_map(
@@ -251,7 +253,7 @@ class Calls(TorchFunctionMode):
             self.found.append(call)
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """Return the flat arguments of a call, as they are before it."""
+        """Return the flat arguments of a call, before the call."""
         return tuple(map(self._operand, leaves_of(args, kwargs)))
 
     def _operand(self, value: Any) -> Any:
@@ -276,7 +278,8 @@ class Calls(TorchFunctionMode):
 class Expected:
     """A call that each step makes. operands: a Slot for each value of the step.
 
-    gradients: `gradients_of` its arguments; None in an evaluation. draws: as of `Call`.
+    gradients: `gradients_of` its arguments; None in an evaluation.
+    draws: as in `Call`.
     """
 
     name: str
@@ -303,7 +306,7 @@ class Expected:
         return self.gradients is None or self.gradients == gradients_of(given)
 
     def first_difference(self, given: list[Any]) -> int:
-        """Return the index of the first argument that differs, in a call that is not this one."""
+        """Return the index of the first argument that differs, in a call that does not match."""
         for index, (operand, argument) in enumerate(zip(self.operands, given, strict=True)):
             value = argument.slot if isinstance(argument, Token) else argument
             if operand is not value and not _is_equal(operand, value):

@@ -1,4 +1,6 @@
-"""Results that the host computes from each step's batch, where forward's Python does not run."""
+"""Results that the host computes from each step's batch, in steps that do not run forward's Python.
+Python.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +19,9 @@ Known = Mapping[Ref, torch.Tensor]
 
 
 class HostResults(NamedTuple):
-    """Values of one step. is_exact: all results have the shapes of step 1, also unused ones."""
+    """Values of one step. is_exact: all results have the shapes of step 1, including unused ones.
+    ones.
+    """
 
     values: dict[Ref, torch.Tensor]
     is_exact: bool
@@ -26,8 +30,9 @@ class HostResults(NamedTuple):
 class HostValues:
     """Results that the host computes in each step of a variant; false if there are none.
 
-    needed: those that its program takes. given: tensors of the script that they are computed from.
-    unused_lines: of results that the step has no use for, as of a metric of the loop.
+    needed: results that its program takes.
+    given: tensors of the script that they are computed from.
+    unused_lines: lines of results that the step does not use, such as a metric of the loop.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -53,8 +58,8 @@ class HostValues:
     def compute(self, batch: object, given: Mapping[Ref, torch.Tensor]) -> HostResults | None:
         """Return the values for a batch; None if one has another shape than in step 1.
 
-        That includes results whose shapes forward's Python may read. given: tensors of the script,
-        all that are needed
+        This includes results whose shapes forward's Python may read. given: all tensors of the
+        script that are needed.
         """
         known = self._known(batch, given)
         with suppress(OtherShapesError):

@@ -1,4 +1,4 @@
-"""Calls that a step of a variant is expected to make, and the values that it has for the loop."""
+"""Calls that a step of a variant is expected to make, and its values for the loop."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,18 +14,20 @@ from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import token_of
 
-#: Functions that may give the values that they are given, which tokens do not know by themselves.
+#: Functions that may return one of their arguments, which tokens cannot know.
 _GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})
 
 
 class LoopShape:
-    """The expected calls of a step, and the values that it has for the loop.
+    """Expected calls of a step, and its values for the loop.
 
-    The calls are those that lead to the loss, or to an argument of the model, which it may leave
-    unused; in an evaluation, to the first value that is read, or to a write into a value.
-    batch: as the loader made it, with a Slot for each tensor. inputs: those Slots, shared by all
-    variants with such batches of a loader. loss: None in an evaluation. host: what the host
-    computes in each step.
+    The calls are those that lead to the loss, or to an argument of the model, even if unused; in an
+    evaluation, to the first value that is read, or to a write to a value.
+
+    batch: as the loader made it, with a Slot for each tensor.
+    inputs: those Slots, shared by all variants with such batches of a loader.
+    loss: None in an evaluation.
+    host: results that the host computes in each step.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class LoopShape:
 
     @cached_property
     def takes_weights(self) -> bool:
-        """True if the loop itself computes with weights on the way to its loss."""
+        """True if the loop itself uses weights to compute its loss."""
         return any(
             isinstance(operand, torch.nn.Parameter) or (type(operand) is Snapshot and operand.name)
             for call in self.calls
@@ -88,11 +90,11 @@ class LoopShape:
 
     @property
     def values(self) -> Iterable[Ref]:
-        """All values that a step has for the loop."""
+        """All values of a step for the loop."""
         return self._slots
 
     def slot_of(self, value: Ref) -> Slot | None:
-        """Return the slot of a value, None for one that steps do not have for the loop."""
+        """Return the slot of a value, None if steps do not have it for the loop."""
         return self._slots.get(value)
 
     @property
@@ -122,7 +124,7 @@ class LoopShape:
 
     @property
     def known(self) -> set[Ref]:
-        """Tensors that a step knows without forward: given to a call, drawn, or of the batch."""
+        """Tensors that a step knows without forward: passed to a call, drawn, or from the batch."""
         operands = (operand for call in self.calls for operand in call.operands)
         given = {o.value for o in operands if type(o) is Slot and o.is_argument}
         known = given.union(d.value for call in self.calls for d in call.draws if d.value)

@@ -1,4 +1,4 @@
-"""Counters of what a loop sets in Parameters and modules, so that a step need not look.
+"""Counters of what a loop sets in Parameters and modules, so that a step need not check each.
 
 Reading `grad` or `requires_grad` of all parameters took a third of a step's time in the loop.
 """
@@ -23,9 +23,11 @@ _SETTING = ("__setattr__", "__delattr__", "requires_grad_", "detach_")
 class ParameterSets:
     """Counter of attributes that are set on any Parameter in the block.
 
-    Not counted is what autograd sets: it sets `grad` only where the loop has set that to None
-    before. sees_all: whether all of the model's parameters are instances of nn.Parameter. set_data:
-    called with a Parameter and a function that sets its `data`.
+    Attributes set by autograd are not counted: it sets `grad` only after the loop has set it to
+    None.
+
+    sees_all: whether all of the model's parameters are instances of nn.Parameter.
+    set_data: called with a Parameter and a function that sets its `data`.
     """
 
     def __init__(self, model: torch.nn.Module, set_data: Callable[..., None]) -> None:
@@ -60,9 +62,11 @@ class ParameterSets:
 class ModuleSets:
     """Counter of attributes and hooks of the model's modules that the loop changes.
 
-    Forward may depend on them. Not counted are forward's own changes, tensors, and what train() and
-    eval() set, which are compared elsewhere. last: the name of the latest change. seen: the count
-    when forward last ran.
+    Forward may depend on them. Not counted are forward's own changes, tensors, and the settings of
+    train() and eval(), which are compared elsewhere.
+
+    last: name of the latest change.
+    seen: the count when forward last ran.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -141,9 +145,9 @@ def _becomes_another(module: torch.nn.Module, name: str, value: Any) -> bool:
 
 
 _ABSENT = object()
-#: Tables of hooks of all modules, into which the recorder of a step puts its own.
+#: Tables of hooks of all modules, to which the recorder of a step adds its own.
 _OF_ALL_MODULES = (_global_forward_pre_hooks, _global_forward_hooks)
-#: Names of the tables of hooks that modules and parameters have.
+#: Names of the tables of hooks of modules and parameters.
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -162,7 +166,7 @@ class Modes:
         self._required: tuple[bool, ...] = ()
 
     def __call__(self) -> tuple[bool, ...]:
-        """Return the modes as they are now."""
+        """Return the current modes."""
         if not self._sets.is_as(self._seen):
             self._seen = self._sets.count
             self._required = tuple(map(_REQUIRES_GRAD, self._parameters))
@@ -170,7 +174,7 @@ class Modes:
 
     @contextmanager
     def trained_as(self, modes: tuple[bool, ...]) -> Iterator[None]:
-        """Have the modules in the train() and eval() of other modes; nothing counts that."""
+        """Context manager that sets train() and eval() as in other modes, uncounted."""
         now = self()
         self._train(modes)
         try:

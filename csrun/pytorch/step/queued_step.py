@@ -1,4 +1,4 @@
-"""Entries of a loop's queue: steps, and batches of steps that take several."""
+"""Entries of a loop's queue: steps, and batches of steps with several batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from csrun.pytorch.step.variant import StepVariant
 from csrun.runtime.wire.messages import Gathering
 
 Inputs = tuple[torch.Tensor, ...]
-Numbers = tuple[float, ...]  # the optimizer's for one step, such as the learning rate
+Numbers = tuple[float, ...]  # the optimizer's numbers for one step, such as the learning rate
 
 
 class QueuedWork(Enum):
     """Kind of a queue entry."""
 
-    STEP = auto()  # a batch and the update after it, or the batch of an evaluation
-    BATCH = auto()  # a batch whose gradients are added up
+    STEP = auto()  # a batch with its update, or a batch of an evaluation
+    BATCH = auto()  # a batch whose gradients are accumulated
     UPDATE = auto()  # the update of batches that have run
 
 
@@ -47,7 +47,7 @@ class QueuedStep:
         return self.work is not QueuedWork.BATCH
 
     def follows(self, before: "QueuedStep") -> bool:
-        """True if one order may have both."""
+        """True if one order may contain both."""
         if self.inputs is not None:
             return False
         place = 0 if before.ends_step else before.place + 1
@@ -55,7 +55,7 @@ class QueuedStep:
 
 
 def in_a_row(steps: Sequence[QueuedStep]) -> int:
-    """Return how many of the first ones follow each other, so that one order may have them."""
+    """Return how many of the first entries may be in one order."""
     cuts = (i for i, (a, b) in enumerate(pairwise(steps), 1) if not b.follows(a))
     return next(cuts, len(steps))
 

@@ -1,4 +1,4 @@
-"""Snapshots of tensors, to see whether their numbers have changed."""
+"""Snapshots of tensors, to detect changes of their numbers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +15,11 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Snapshot:
-    """A tensor that a function was called on, and its numbers at the call.
+    """A tensor passed to a function, and its numbers at the call.
 
-    name: of the model's tensor whose memory it shares. Then its numbers are not compared, since the
-    run's store has them. numbers: a copy of them, where there is one.
+    name: of the model's tensor whose memory it shares; its numbers are then not compared, since the
+        run's store has them.
+    numbers: copy of them, if there is one.
     """
 
     __slots__ = ("_geometry", "_numbers", "_tensor", "_version", "name")
@@ -33,7 +34,7 @@ class Snapshot:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The tensor as it was at the call; for one of the model, as it is."""
+        """The tensor at the time of the call; for a tensor of the model, its current state."""
         return self._tensor if self._numbers is None else self._numbers
 
     def is_still(self, other: Any) -> bool:
@@ -49,7 +50,7 @@ class Snapshot:
         return have_same_numbers(self._numbers, other)
 
     def watches(self, tensor: torch.Tensor | None) -> bool:
-        """True if it has all numbers of a tensor."""
+        """True if it contains all numbers of a tensor."""
         return self._numbers is not None and tensor is self._tensor
 
     def __eq__(self, other: object) -> bool:
@@ -69,9 +70,11 @@ def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
 class Constant:
     """A tensor whose numbers are in a program, and which must not change.
 
-    where: the line that computes with it. numbers: as in the program. is_buffer: it is of the
-    model, whose writes are known. Of a view it is the tensor that it shows which is watched: nobody
-    may hold the view itself.
+    where: line that computes with it.
+    numbers: as in the program.
+    is_buffer: it belongs to the model, whose writes are known.
+
+    Of a view, its base is watched, because nothing may reference the view itself.
     """
 
     def __init__(
@@ -87,16 +90,16 @@ class Constant:
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """The tensor, or that which it is a view of; None if nobody holds it."""
+        """The tensor, or its base if it is a view; None if nothing references it."""
         return self._tensor()
 
     @property
     def is_same(self) -> bool:
         """True if its numbers are unchanged."""
         now = self._tensor()
-        if now is None or is_meta(now):  # without memory nobody can write it
+        if now is None or is_meta(now):  # without memory it cannot be written
             return True
-        with unrecorded(), torch.no_grad():  # not all writes are counted, as those by .data
+        with unrecorded(), torch.no_grad():  # not all writes are counted, for example by .data
             return have_same_numbers(now.as_strided(*self._view), self._numbers)
 
 

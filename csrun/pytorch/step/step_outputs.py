@@ -1,4 +1,4 @@
-"""Values that a step has for the loop, and who knows their numbers."""
+"""Values of a step for the loop, and the sources of their numbers."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +11,20 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.step_status import StepStatus
 
-NORM = Ref(-1)  # of a step's gradients before they are clipped; no output of the program has it
+NORM = Ref(-1)  # of a step's gradients before clipping; not an output of the program
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
     """A value that each step has for the loop: an array of the batch, or a result.
 
-    meta: tensor of its shape, type and requires_grad, without numbers. is_loss: backward() is
-    called on it. is_input: it is an array of the batch. is_argument: it is a tensor of the script
-    that each step gives to a call. is_gradient: it is a parameter's gradient. weight: name of the
-    parameter that it is a view of. made: the latest tokens of it, which may be reused.
+    meta: tensor of its shape, type and requires_grad, without numbers.
+    is_loss: backward() is called on it.
+    is_input: it is an array of the batch.
+    is_argument: it is a tensor of the script that each step passes to a call.
+    is_gradient: it is a parameter's gradient.
+    weight: name of the parameter that it is a view of.
+    made: its latest tokens, which may be reused.
     """
 
     value: Ref
@@ -35,11 +38,11 @@ class Slot:
 
     @property
     def comes_with_step(self) -> bool:
-        """True if it is known of each step, without being an output of the program."""
+        """True if it is known in each step without being an output of the program."""
         return self.is_loss or self.value is NORM
 
     def fits(self, value: Any) -> bool:
-        """True if a tensor of the script may be given in this one's place."""
+        """True if a tensor of the script has the same geometry."""
         return (
             type(value) is torch.Tensor
             and value.shape == self.meta.shape
@@ -51,17 +54,22 @@ class Slot:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class StepOutputs:
-    """Values of one step, as far as they are known and wanted.
+    """Values of one step, as far as they are known and requested.
 
-    number: among the steps of all loops. loss: None until it is known. outputs: numbers of its
-    other values. trained: count of training steps once it has run. waiting: computations on its
-    values that somebody still holds. asked: values that are read. detached: tokens that the loop
-    has detached, and may read later. others: tokens of all its values but loss and batch. batch:
-    returns it as the loader made it. updates: count of `optimizer.step()` calls before it.
-    recorded: the traced tensors of a step that began on tokens and is recorded after all.
-    norm_edit: returns the edit of its gradients that computes their norm, or None. gradients: its
-    gradients as they are read; None where they are the sum of several batches. gradients_read:
-    count of values of them that were read.
+    number: among the steps of all loops.
+    loss: None until it is known.
+    outputs: numbers of its other values.
+    trained: number of training steps once it has run.
+    waiting: computations on its values that are still referenced.
+    asked: values that are read.
+    detached: tokens that the loop has detached, and may read later.
+    others: tokens of all its values except loss and batch.
+    batch: returns it as the loader made it.
+    updates: number of `optimizer.step()` calls before it.
+    recorded: traced tensors of a step that began on tokens and is recorded after all.
+    norm_edit: returns the edit of its gradients that computes their norm, or None.
+    gradients: its gradients as they are read; None if they are the sum of several batches.
+    gradients_read: number of their values that were read.
     """
 
     number: int
@@ -93,7 +101,7 @@ class StepOutputs:
         return found
 
     def asks_for(self, outputs: Collection[Ref]) -> bool:
-        """True if no other values than these may be read of it later."""
+        """True if only these values may be read of it later."""
         wanted = self.wanted()
         in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
         return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
@@ -138,7 +146,7 @@ class Deferred(Protocol):
         """True if values of recorded steps are among its arguments."""
 
     def settle(self) -> None:
-        """Take the numbers of recorded steps that are over."""
+        """Replace finished recorded steps by their numbers."""
 
 
 class Reader(Protocol):
@@ -154,32 +162,32 @@ class Reader(Protocol):
         """Return the numbers of a value that is computed from the gradients of a step."""
 
     def settle_later(self, computation: Deferred) -> None:
-        """Have it settled when the recorded step that the loop is in is over."""
+        """Settle a computation when the current recorded step has ended."""
 
     def want(self, places: Sequence["InStep"]) -> None:
-        """Have all of these computed, which are about to be read."""
+        """Request all of these values, which are about to be read."""
 
     def require_current(self, places: Sequence["InStep"]) -> None:
         """Raises: UsageError for a view of a weight that the optimizer has changed since"""
 
 
 class Owner(Protocol):
-    """The loop, as its tokens see it."""
+    """The loop, as used by its tokens."""
 
     @property
     def readback(self) -> Reader:
         """Access to the numbers."""
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """One of PyTorch's functions is called on tokens."""
+        """Handle a call of a PyTorch function on tokens."""
 
     def backward(self, token: Any) -> None:
-        """The loop calls `backward()`."""
+        """Handle the loop's call of `backward()`."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InStep:
-    """A value of a step. is_detached: no gradient goes through it."""
+    """A value of a step. is_detached: no gradient flows through it."""
 
     step: StepOutputs
     slot: Slot
@@ -187,7 +195,7 @@ class InStep:
 
     @property
     def is_known(self) -> bool:
-        """True if its numbers are there."""
+        """True if its numbers are known."""
         if self.slot.is_loss:
             return self.step.loss is not None
         return self.slot.value in self.step.outputs

@@ -1,20 +1,20 @@
-"""Status of one step of a loop: what the loop does with it, and what has become of its values.
+"""Status of one step of a loop: its phase in the loop, and the state of its values.
 
 phase, which the loop changes:
 
-- RECORDING  its calls run on traced tensors (steps 1 to 3, and where the graph may be another)
-- TOKENS     its batch was handed out as tokens, and its calls are compared with those of step 1
-- BACKWARD   `backward()` was called: gradients are there, without numbers
+- RECORDING  its calls run on traced tensors (steps 1 to 3, and if the graph may differ)
+- TOKENS     its batch was passed as tokens, and its calls are compared with those of step 1
+- BACKWARD   `backward()` was called: gradients exist, without numbers
 - OVER       `optimizer.step()` was called, or the next batch was taken
 
 progress, which the run changes:
 
 - PENDING    the loop has not queued it
-- QUEUED     it is in the run's queue, or the wafer is at work on it
+- QUEUED     it is in the run's queue, or running on the wafer
 - DONE       it has run: its loss and its outputs are known
-- REPLAYED   an earlier run has taken it: its loss is that of the value log
+- REPLAYED   an earlier run has computed it: its loss is that of the value log
 
-These are two because a value may be read in the middle of a step: it is DONE then, while the loop
+Both are needed because a value may be read in the middle of a step: it is then DONE, while the loop
 is before `optimizer.step()`.
 """
 
@@ -54,11 +54,11 @@ TRANSITIONS: frozenset[tuple[StepPhase | StepProgress, StepPhase | StepProgress]
 
 
 class InvalidTransitionError(Exception):
-    """A bug of the loop: a change of status that the table does not have."""
+    """Invalid change of status, which is a bug of the loop."""
 
 
 class StepStatus:
-    """Phase and progress of one step, changed by the transitions of the table alone."""
+    """Phase and progress of one step, changed only by transitions of the table."""
 
     __slots__ = ("_phase", "_progress")
 
@@ -80,12 +80,12 @@ class StepStatus:
 
     @property
     def is_queued(self) -> bool:
-        """True if the loop has queued it, with the numbers that the optimizer had then."""
+        """True if the loop has queued it, with the optimizer's numbers at that time."""
         return self._progress is not StepProgress.PENDING
 
     @property
     def has_values(self) -> bool:
-        """True if it has run, here or in an earlier run: no further output comes."""
+        """True if it has run, in this or an earlier run: it gets no further outputs."""
         return self._progress in (StepProgress.DONE, StepProgress.REPLAYED)
 
     def enter(self, phase: StepPhase) -> None:
@@ -94,7 +94,7 @@ class StepStatus:
         self._phase = phase
 
     def advance(self, progress: StepProgress) -> None:
-        """Go on to a progress. Raises: InvalidTransitionError"""
+        """Advance to a progress. Raises: InvalidTransitionError"""
         self._require(self._progress, progress)
         self._progress = progress
 

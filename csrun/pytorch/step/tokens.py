@@ -1,7 +1,7 @@
-"""Lazy tensors that the loop gets from step 4 on: a value's name, shape and type, no numbers.
+"""Lazy tensors that the loop gets from step 4 on: a value's name, shape and type, without numbers.
 
-Making one takes some microseconds. A function of tokens is either a call that step 1 made in the
-same place, whose result is another token, or it is computed when it is read (`host_eval.py`).
+Creating one takes some microseconds. A function of tokens is either a call that step 1 made at the
+same position, whose result is another token, or is computed when it is read (`host_eval.py`).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.step_outputs import InStep, Owner, Slot, StepOutputs
 
-#: What a tensor without numbers tells as well: methods, and attributes that are computed.
+#: What a tensor without numbers can answer, too: methods, and computed attributes.
 _OF_META = frozenset(
     {"size", "dim", "numel", "stride", "element_size", "is_floating_point", "is_complex"}
     | {"nelement", "ndimension", "storage_offset", "is_contiguous", "is_signed", "get_device"}
@@ -28,7 +28,7 @@ COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 class Numbers(torch.Tensor):
-    """Base of lazy tensors: they go where tensors go, and are computed when read."""
+    """Base of lazy tensors, which are accepted like tensors and computed when read."""
 
     _owner: Owner
 
@@ -38,7 +38,7 @@ class Numbers(torch.Tensor):
 
     @property
     def viewed(self) -> tuple[InStep, ...]:
-        """Views of weights that it shows, which change when the optimizer steps."""
+        """Views of weights that it depends on, which change when the optimizer steps."""
         return ()
 
     @property
@@ -56,7 +56,7 @@ class Numbers(torch.Tensor):
         if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in COMPUTED):
             with torch._C.DisableTorchFunctionSubclass():
                 return call_for_user(func, args, kwargs)
-        if name == "_is_all_true":  # asked by torch.distributions: as in PyTorch's tracing
+        if name == "_is_all_true":  # tested by torch.distributions, as in PyTorch's tracing
             return True
         for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
             if isinstance(leaf, Numbers):
@@ -79,7 +79,7 @@ class Numbers(torch.Tensor):
     ) -> None:
         """Call `backward()`; refused except on the loss of step 1. `retain_graph` has no effect.
 
-        Raises: UsageError for arguments that make other gradients
+        Raises: UsageError for arguments that give other gradients
         """
         if gradient is not None or create_graph or inputs is not None:
             raise UsageError(
@@ -187,7 +187,7 @@ class Token(Numbers):
 
     @property
     def in_step(self) -> InStep:
-        """The value that it shows now."""
+        """The value that it currently stands for."""
         return InStep(self.step, self.slot, not self.requires_grad)
 
     def tensor(self) -> torch.Tensor:
@@ -203,14 +203,14 @@ class Token(Numbers):
         return made
 
     def become(self, written: "Token") -> None:
-        """Show the value that a write has given it."""
+        """Stand for the value after a write."""
         self.slot = written.slot
         if written.requires_grad != self.requires_grad:
             with torch._C.DisableTorchFunctionSubclass():
                 self.requires_grad_(written.requires_grad)
 
     def item(self) -> Any:
-        """Return the number; for a loss without making a tensor, which takes longer."""
+        """Return the number; for a loss without creating a tensor, which would take longer."""
         if not self.slot.is_loss:
             return self.tensor().item()
         loss = self._owner.readback.loss(self.step)
@@ -223,11 +223,11 @@ class Token(Numbers):
         return format(self.item() if self.slot.is_loss else self.tensor(), form)
 
 
-_AT_ONCE = 2  # as many of a value has a loop that keeps none: this step's, and the last one's
+_AT_ONCE = 2  # tokens of a value in a loop that keeps none: this step's, and the last one's
 
 
 def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
-    """Return a token, reused if nobody holds it: a new one takes five times as long."""
+    """Return a token, reused if nothing references it: a new one takes five times as long."""
     known: list[Token] = slot.made
     for made in known:
         if _references(made) == _UNUSED and _is_as_made(made):
@@ -252,7 +252,7 @@ _UNUSED = next(_references(each) for each in [object()])
 
 
 def _unless_same(name: str) -> Callable[..., Any]:
-    """Return a conversion method that returns the token itself where nothing changes."""
+    """Return a conversion method that returns the token itself if nothing changes."""
     func = getattr(torch.Tensor, name)
 
     def method(self: Numbers, *args: Any, **kwargs: Any) -> Any:
@@ -273,6 +273,6 @@ Token.contiguous = _unless_same("contiguous")  # the strides of others are not k
 
 def number_of(argument: Any) -> Any:
     """Return the numbers of a lazy or traced tensor, else the argument."""
-    if isinstance(argument, TracedTensor):  # of a step that was recorded, and is over
+    if isinstance(argument, TracedTensor):  # of a finished recorded step
         return argument.recorder.reader(argument)
     return argument.tensor() if isinstance(argument, Numbers) else argument

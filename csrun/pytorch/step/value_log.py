@@ -22,12 +22,12 @@ from csrun.base.files import create_new, find, open_regular, writing
 from csrun.base.stored import UNREADABLE
 
 FILE = "loop_values"
-MOST_BYTES = 4 << 30  # as much as a loop would read of thousands of steps
+MOST_BYTES = 4 << 30  # values that a loop would read in thousands of steps
 _CHECKSUM = struct.Struct(">I")
 
 
 class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Losses of these steps. trained: count of training steps after each."""
+    """Losses of these steps. trained: number of training steps after each."""
 
     steps: list[int]
     trained: list[int]
@@ -35,7 +35,7 @@ class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Value `number` of step `step`. trained: count of training steps after it."""
+    """Value `number` of step `step`. trained: number of training steps after it."""
 
     step: int
     number: int
@@ -49,10 +49,10 @@ Record = Losses | Value
 
 
 class ValueLog:
-    """Log of a run in its model_dir, cut to its first `steps` training steps.
+    """Log of a run in its model_dir, truncated to its first `steps` training steps.
 
-    Each record has a checksum. A missing end, as a killed run leaves it, is accepted; any other
-    difference is damage.
+    Each record has a checksum. A truncated end, as left by a killed run, is accepted; any other
+    mismatch is damage.
 
     Raises: CsrunError for a file that is damaged, or that cannot be read or written
     """
@@ -61,7 +61,8 @@ class ValueLog:
         self._path = folder / FILE
         self._steps = steps
         self._file: FileIO | None = None
-        self._made: os.stat_result | None = None  # our file: what else has its name is not written
+        # our own file: another file of its name is not written
+        self._made: os.stat_result | None = None
         self._losses: dict[int, float] = {}
         self._values: dict[tuple[int, int], Value] = {}
         records = [r for r in self._read() if self._take(r)] if steps else []
@@ -118,7 +119,7 @@ class ValueLog:
         self._append(Losses(list(steps), list(trained), list(losses)))
 
     def add(self, step: int, number: int, trained: int, tensor: torch.Tensor) -> None:
-        """Append a value that is read, unless it is there."""
+        """Append a value that is read, unless it is logged already."""
         if (step, number) in self._values:
             return
         array = tensor.detach().numpy()
@@ -133,12 +134,12 @@ class ValueLog:
     def _write(self, record: Record) -> None:
         if self._file is None:
             self._file = FileIO(self._descriptor(), "ab")
-        self._file.write(_frame(record))  # unbuffered: a killed run leaves what it has kept
+        self._file.write(_frame(record))  # unbuffered: a killed run leaves what it has logged
 
     def _descriptor(self) -> int:
         """Return a descriptor of the file, which the first call creates.
 
-        Raises: OSError where something else has taken its name
+        Raises: OSError if the name is used by something else
         """
         if self._made is None:
             descriptor = create_new(self._path)

@@ -1,4 +1,4 @@
-"""Variants of a loop's step, each a program, and the batches that they take."""
+"""Variants of a loop's step, each a program, and their batches."""
 
 import logging
 import re
@@ -44,10 +44,12 @@ _MADE_LATE = (
 class Batches:
     """One loader's batches on their way to the wafer.
 
-    number: of the loader in the script. next: the batch that comes next; None if the streamers do
-    not know its order. fed: the program that batches are made for; other variants take them from
-    it. variants: the compiled ones. most: how many batches of a pass the loop gets. is_pushed: the
-    chief makes them itself and pushes them.
+    number: of the loader in the script.
+    next: the next batch; None if the streamers do not know its order.
+    fed: program that batches are made for; other variants share them.
+    variants: compiled ones.
+    most: number of batches of a pass that the loop uses.
+    is_pushed: the chief makes them itself and sends them to the wafer.
     """
 
     loader: SessionLoader
@@ -61,7 +63,7 @@ class Batches:
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
-        """Have a pass open."""
+        """Context manager of an open pass."""
         self.open_passes += 1
         try:
             yield
@@ -69,9 +71,10 @@ class Batches:
             self.open_passes -= 1
 
     def look(self, flush: Callable[[], None], *, sends: bool) -> None:
-        """Take what the loop has changed of the data since the last look.
+        """Apply the loop's changes of the data since the last call.
 
-        flush: runs what was queued before. sends: other processes make the batches.
+        flush: runs queued steps before.
+        sends: other processes make the batches.
 
         Raises: UsageError for a change during a pass, or one that cannot be sent
         """
@@ -91,7 +94,7 @@ class Batches:
         self.next = None
 
     def begin(self, flush: Callable[[], None]) -> None:
-        """Begin another pass. flush: runs what is queued of earlier ones, if necessary."""
+        """Begin another pass. flush: runs queued steps of earlier ones, if necessary."""
         if not self.loader.orders.begin(flush):
             self.next = None
 
@@ -102,7 +105,7 @@ class Batches:
 
     @property
     def upcoming(self) -> int:
-        """The batch that streamers begin with: the next one, or the next pass's if it is unknown.
+        """Batch that streamers begin with: the next one, or the next pass's if it is unknown.
 
         `last` if its order is unknown: then they make none until a pass begins.
         """
@@ -111,9 +114,10 @@ class Batches:
         return min(self.loader.orders.begun * self.loader.length, self.last)
 
     def last_for(self, rows: int, first: int) -> int:
-        """The batch before which those end that are made from `first` on, for so many samples.
+        """Return the end of the batches made from `first` on, for this many samples.
 
-        A run may go on with the shorter last batch of a pass: a whole one is for another program.
+        A run may continue with the shorter last batch of a pass: a full one belongs to another
+        program.
         """
         whole = self.whole_rows(first)
         if whole is None or rows >= whole:
@@ -125,18 +129,18 @@ class Batches:
         return number * length + next(larger, length)
 
     def whole_rows(self, batch: int) -> int | None:
-        """Samples of the first batch in a batch's pass; None where they are not known."""
+        """Return the samples of the first batch in a batch's pass; None if unknown."""
         is_known = batch < self.last
         return self.loader.orders.rows(batch // self.loader.length, 0) if is_known else None
 
     def may_feed(self, variant: "StepVariant") -> bool:
-        """True if a variant can take the batches that are made now."""
+        """True if a variant can use the batches that are made now."""
         assert self.fed is not None, "they are made"
         whole = self.fed.plan.inputs
         return variant.rows < whole[0].shape[0] or are_first_rows(variant.inputs, whole)
 
     def whole(self, variant: "StepVariant") -> "StepVariant":
-        """Return the variant with the most samples that can feed this one."""
+        """Return the variant with the most samples that can share its batches with this one."""
         alike = [one for one in reversed(self.variants) if one.trains == variant.trains]
         whole = [one for one in alike if are_first_rows(variant.inputs, one.inputs)]
         whole = [one for one in whole if one.updates >= variant.updates]
@@ -144,7 +148,7 @@ class Batches:
 
 
 class KnownBatches:
-    """Batches of each of a script's loaders. loaders: those that it has made so far."""
+    """Batches of each of a script's loaders. loaders: those that it has created so far."""
 
     def __init__(self, loaders: list[SessionLoader]) -> None:
         self._loaders = loaders
@@ -153,7 +157,7 @@ class KnownBatches:
     def of(self, loader: SessionLoader, *, is_job: bool) -> Batches:
         """Return a loader's batches.
 
-        Raises: UsageError in a job, for a loader that was made after the first Session's block
+        Raises: UsageError in a job, for a loader that was created after the first Session's block
         """
         if loader not in self._found:
             if loader not in self._loaders:
@@ -202,7 +206,7 @@ class StepVariant:
     joined: tuple[Any, ...] = ()
 
     def changed_constant(self, writes: int) -> str:
-        """Return the line of a tensor that has changed and whose numbers are in the program.
+        """Return the line of a changed tensor whose numbers are in the program.
 
         writes: of the model's tensors so far; its buffers are compared after one.
         """
@@ -229,10 +233,11 @@ class StepVariant:
     ) -> TracedModel:
         """Return its program before the passes, with the optimizer's updates if it trains.
 
-        It is for one of the micro-batches that a batch is computed in. storage: 16-bit format of
-        mixed precision
+        It is for one of the micro-batches of a batch.
 
-        Raises: CompileError for operators over the whole batch, where there are several
+        storage: 16-bit format of mixed precision.
+
+        Raises: CompileError for operators over the whole batch, if there are several micro-batches
         """
         recording, optimizer = self.recording, optimization if self.trains else None
         if options.parts > 1:
@@ -268,14 +273,14 @@ class StepVariant:
         return f"{self.kept_line}: {KEEPS}" if self.kept_line else ""
 
     def with_lines(self, message: str) -> str:
-        """Return a message with the user's lines in the place of names of the script's tensors."""
+        """Return a message with the user's lines in place of names of the script's tensors."""
         for number, leaf in enumerate(self.recording.script_leaves):
             message = re.sub(rf"\bscript_{number}\b", f"the tensor of {leaf.name}", message)
         return message
 
     @property
     def samples(self) -> int:
-        """Samples of its batches, as recorded."""
+        """Number of samples of its batches, as recorded."""
         first, *_ = self.recording.program_inputs
         return self.recording.kind(first.value).shape[0]
 
@@ -287,12 +292,12 @@ class StepVariant:
 
     @property
     def rows(self) -> int:
-        """Samples of its batches, as compiled."""
+        """Number of samples of its batches, as compiled."""
         return self.inputs[0].shape[0]
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that its program needs for gradients in the store."""
+        """Gradient window that its program needs in the store, in bytes."""
         assert self.executable is not None, "compiled before"
         return window_bytes(self.executable.plan)
 
@@ -333,7 +338,7 @@ def _require_float32(module: ModuleOp) -> None:
 
 
 def _require_no_script_tensors(recording: Recording) -> None:
-    """Raises: UsageError for tensors that cannot be divided among systems or micro-batches"""
+    """Raises: UsageError for tensors that cannot be split among systems or micro-batches"""
     for leaf in recording.script_leaves:
         if recording.kind(leaf.value).shape:  # a number is the same for all
             raise UsageError(

@@ -1,1 +1,1 @@
-"""The values of the user's model and optimizer: into the store, and given back."""
+"""Values of the user's model and optimizer, copied to the store and back."""

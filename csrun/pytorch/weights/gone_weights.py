@@ -1,4 +1,4 @@
-"""Guard on weights after a replayed Session whose checkpoint is gone: reads are refused."""
+"""Guard on weights after a replayed Session whose checkpoint is deleted: reads are refused."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,7 +16,8 @@ from csrun.pytorch.weights.hidden_reads import hidden_reads
 class GoneWeights(TorchDispatchMode):
     """Dispatch mode in which user code must not read a model's tensors or its optimizer's state.
 
-    Writes are allowed: the next Session starts from the newest checkpoint. refuse: raises.
+    Writes are allowed: the next Session starts from the newest checkpoint. refuse: raises the
+    error.
     """
 
     def __init__(

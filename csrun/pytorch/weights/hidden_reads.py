@@ -10,16 +10,16 @@ import torch
 from csrun.pytorch.errors import is_users_call
 
 _READS = ("tolist", "__repr__", "__reduce_ex__")
-_SHARES = ("numpy", "__dlpack__")  # which np.asarray and np.from_dlpack call
+_SHARES = ("numpy", "__dlpack__")  # called by np.asarray and np.from_dlpack
 
 
 @contextmanager
 def hidden_reads(
     look: Callable[[torch.Tensor], None], look_at_shared: Callable[[torch.Tensor], None]
 ) -> Iterator[None]:
-    """Call `look` with a tensor before a method reads it.
+    """Context manager that calls `look` with a tensor before a method reads it.
 
-    look_at_shared: called where the user's code gets an array of its memory, and may write into it.
+    look_at_shared: called if the user's code gets an array of its memory, which it may write.
     """
 
     def share(tensor: torch.Tensor) -> None:

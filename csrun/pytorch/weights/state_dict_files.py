@@ -1,6 +1,6 @@
 """Conversion between a checkpoint's weights and state_dict files of torch.save.
 
-Both files are memory-mapped, so that at most one tensor is in memory that the kernel cannot evict.
+Both files are memory-mapped, so at most one tensor uses memory that the kernel cannot evict.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ NESTED = ("state_dict", "model_state_dict", "model")  # keys of a state_dict ins
 def write_file(path: Path, checkpoint: Checkpoint) -> int:
     """Write a checkpoint's weights as a state_dict, verified; return their number.
 
-    Raises: CsrunError when the checkpoint is damaged, or the file cannot be written
+    Raises: CsrunError if the checkpoint is damaged, or the file cannot be written
     """
     names = names_in_state_dict(checkpoint)
     for ours in dict.fromkeys(names.values()):
@@ -79,8 +79,8 @@ def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
         found: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except Exception as error:  # of many kinds, as torch's unpickler raises them
-        if "mmap can only be used" in str(error):  # PyTorch's words for another format
+    except Exception as error:  # of many types, raised by torch's unpickler
+        if "mmap can only be used" in str(error):  # PyTorch's message for another format
             raise UsageError(
                 f"{path}: not a file of torch.save, or one from before PyTorch 1.6: torch.load it "
                 "and torch.save it again"

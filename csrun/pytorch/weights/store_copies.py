@@ -51,8 +51,8 @@ def newest_of(model_dir: Path) -> Checkpoint:
 def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of a checkpoint's file, memory-mapped copy-on-write.
 
-    The file may be removed afterwards; it is open for a moment only. Checksums are not verified, as
-    that would read all of it.
+    The file may be deleted afterwards; it is only open for a moment. Checksums are not verified,
+    since that would read all of it.
 
     Raises: CsrunError for a damaged file
     """
@@ -66,16 +66,16 @@ def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Write the user's values as first ones; those of `meta_init` are materialized one by one."""
+    """Write the user's initial values; those of `meta_init` are materialized one by one."""
     for name, tensor in _tensors(model):
         if (stored := stored_name(name)) in state:
             state[stored][...] = materialize(tensor).detach().numpy()
 
 
 def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Copy the store's values into the user's Parameters and buffers that have memory.
+    """Copy the store's values to the user's Parameters and buffers that have memory.
 
-    Outside of the modes that watch what the loop does with them.
+    This happens outside of the modes that watch the loop's use of them.
     """
     targets, sources = [], []
     with unrecorded(), torch.no_grad():
@@ -88,7 +88,7 @@ def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def _as_tensor(array: Any) -> torch.Tensor:
-    """Return a tensor of the store's values, without a copy where they are writable memory."""
+    """Return a tensor of the store's values, without a copy if they are writable memory."""
     values = np.asarray(array)
     return torch.from_numpy(values if values.flags.writeable else values.copy())
 

@@ -26,7 +26,7 @@ from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
 
-SHARE_OF_MEMORY = 2  # an optimizer's state may take 1/2 of the available memory
+SHARE_OF_MEMORY = 2  # share of the available memory that an optimizer's state may use
 
 
 class StepWeights:
@@ -38,7 +38,9 @@ class StepWeights:
         self.weights: dict[str, torch.Tensor] = {}
 
     def keep(self, copies: dict[int, torch.Tensor]) -> None:
-        """Keep the weights: the model is about to get others. copies: by tensor, of all steps."""
+        """Keep the weights, because the model is about to get others. copies: by tensor, of all
+        steps.
+        """
         for leaf in self._leaves:
             tensor = leaf.tensor
             if id(tensor) not in copies:
@@ -50,9 +52,11 @@ class WeightSync:
     """The user's model and optimizer, as the loop sees them.
 
     Weights of a model built under `meta_init` are memory-mapped from checkpoints, copy-on-write.
-    is_in_file: it is such a model. are_current: model and optimizer have the store's values, or
-    what the script has written since; a new store starts from them. before: those that need the
-    present weights after the model gets others.
+
+    is_in_file: it is such a model.
+    are_current: model and optimizer have the store's values, or what the script has written since;
+        a new store starts from them.
+    before: steps that need the present weights after the model gets others.
     """
 
     def __init__(self, model: torch.nn.Module, optimization: Optimization | None) -> None:
@@ -66,11 +70,11 @@ class WeightSync:
         self.before: WeakSet[StepWeights] = WeakSet()
 
     def note_trained(self, recording: Recording, *, is_one_of_many: bool) -> None:
-        """Note the weights and buffers that a compiled training step updates.
+        """Record the weights and buffers that a compiled training step updates.
 
-        is_one_of_many: other steps have other graphs, and the programs of all have all buffers.
+        is_one_of_many: other steps have other graphs, and all programs have all buffers.
 
-        Raises: UsageError where it updates other buffers than the first one
+        Raises: UsageError if it updates other buffers than the first one
         """
         written = frozenset(recording.written)
         self._written = written if self._written is None else self._written
@@ -89,7 +93,9 @@ class WeightSync:
         read_weights(self.model, state)
 
     def keep_weights(self) -> None:
-        """Have values of earlier steps keep the weights: the model is about to get others."""
+        """Make values of earlier steps keep the weights, because the model is about to get others.
+        others.
+        """
         copies: dict[int, torch.Tensor] = {}
         if not self.is_in_file:
             with unrecorded():
@@ -98,7 +104,7 @@ class WeightSync:
         self.before.clear()
 
     def copy_all(self, state: Mapping[str, Array], step: int) -> None:
-        """Give model and optimizer their values after so many steps."""
+        """Set model and optimizer to their values after this many steps."""
         self.copy_weights(state)
         self._write_optimizer(state, step)
         self.are_current = not is_on_meta(self.model)
@@ -111,7 +117,7 @@ class WeightSync:
             self._optimizer_was = self._optimizer_state()
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Give model and optimizer the values of an earlier run's checkpoint."""
+        """Set model and optimizer to the values of an earlier run's checkpoint."""
         if self.is_in_file:
             self.copy_all(mapped(checkpoint.path), checkpoint.step)
         else:
@@ -119,7 +125,7 @@ class WeightSync:
             self.copy_all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
 
     def changed_weights(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what differs of the model from the store, by its names there."""
+        """Return the model's values that differ from the store's, by their names there."""
         return changed_weights(self.model, state)
 
     def has_optimizer_as_given(self) -> bool:
@@ -127,7 +133,7 @@ class WeightSync:
         return self._optimizer_was is None or self._optimizer_was == self._optimizer_state()
 
     def require_optimizer_as_given(self) -> None:
-        """Raises: UsageError where the script has changed the optimizer's state since"""
+        """Raises: UsageError if the script has changed the optimizer's state since"""
         if not self.has_optimizer_as_given():
             raise UsageError(
                 f"{user_line()}: the optimizer's state was changed after the last Session, by "
@@ -142,9 +148,9 @@ class WeightSync:
         return [(id(x), x._version) for x in tensors]
 
     def map_weights(self, checkpoint: Checkpoint, state: Mapping[str, Array]) -> None:
-        """Map the weights from a checkpoint with the store's values, as the block ends.
+        """Map the weights from a checkpoint with the store's values, at the end of the block.
 
-        Meta tensors become real ones after the first block; later ones are mapped again.
+        Meta tensors are materialized after the first block; later ones are mapped again.
         """
         numbers = self._value_source(checkpoint)
         for _, tensor in self._tensors_without_memory():
@@ -181,7 +187,7 @@ class WeightSync:
         return [(name, x) for name, x in named if is_meta(x)]
 
     def _value_source(self, checkpoint: Checkpoint) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return a function from a tensor to its value: the checkpoint's, or its first one."""
+        """Return a function from a tensor to its value: the checkpoint's, or the initial one."""
         tensors = mapped(checkpoint.path)
         names = {address(x): stored_name(name) for name, x in self._tensors_without_memory()}
 
@@ -192,7 +198,7 @@ class WeightSync:
         return numbers
 
     def _has_room(self, state: Mapping[str, Array]) -> bool:
-        """True if there is memory for the optimizer's state of a model without memory."""
+        """True if there is enough memory for the optimizer's state of a model without memory."""
         if not self.is_in_file:
             return True
         weights = [stored_name(name) for name, _ in self.model.named_parameters()]
@@ -218,7 +224,7 @@ def require_memory(model: torch.nn.Module) -> None:
 
 
 def _swap(tensor: torch.Tensor, real: torch.Tensor) -> None:
-    """Give a model's tensor memory, with the same identity for all who hold it."""
+    """Allocate a model's tensor; it keeps its identity for all references."""
     if isinstance(tensor, torch.nn.Parameter):
         real = torch.nn.Parameter(real, tensor.requires_grad)
     tensor.grad = None
