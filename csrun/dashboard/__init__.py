@@ -1,4 +1,4 @@
-"""Web page of jobs and model_dirs: a local server that only reads, and the same page as a file."""
+"""Web page of jobs and model_dirs: a local read-only server, and the same page as a file."""
 
 from csrun.dashboard.run_catalog import RunCatalog
 

@@ -1,4 +1,4 @@
-"""Local server of the dashboard: it only reads, and only for whoever has the token.
+"""Local server of the dashboard: read-only, and only with the token.
 
 Source: HTML Living Standard, section Server-sent events; RFC 9110
 """
@@ -28,18 +28,19 @@ ADDRESS = "127.0.0.1"
 TICK_S = 1.0
 TABLE_S = 2.0
 FAILED_S = 10.0
-IDLE_SHARE, LIVE_SHARE = 150, 20  # times that reading took, until it is read again, up to
+# multiple of the time of a read until the next one, and its maximum
+IDLE_SHARE, LIVE_SHARE = 150, 20
 IDLE_S, LIVE_S = 15.0, 5.0
 LIVE_STATES = frozenset({"RUNNING", "PENDING", "running"})
 MOST_FILE_BYTES = 256 << 20
-REQUEST_S = 30.0  # for a client to send its request, or to take an answer
+REQUEST_S = 30.0  # for a client to send its request, or to receive a response
 _STYLES_AND_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-#: Without the origin of the page: a report is of a folder that others may have written.
+#: Without the page's origin, because a report is in a folder that other accounts may have written.
 _REPORT_POLICY = f"sandbox allow-scripts; {_STYLES_AND_SCRIPTS}"
 _PAGE_POLICY = f"{_STYLES_AND_SCRIPTS}; img-src data:; connect-src 'self'; form-action 'none'"
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",  # the address has the token
+    "Referrer-Policy": "no-referrer",  # the address contains the token
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -47,7 +48,7 @@ Query = dict[str, str]
 
 
 class DashboardServer(ThreadingHTTPServer):
-    """Serves a catalog of runs on this machine alone; `url` has the token."""
+    """Server of a catalog of runs, on this machine only; `url` contains the token."""
 
     daemon_threads = True
     block_on_close = False
@@ -60,7 +61,7 @@ class DashboardServer(ThreadingHTTPServer):
         self._table, self._table_at_s = "", -float("inf")
 
     def read_ahead(self) -> None:
-        """Read the table, which takes longest at first, while its user opens a browser."""
+        """Read the table, which is slow at first, while the user opens a browser."""
         Thread(target=self.table, daemon=True).start()
 
     @property
@@ -68,12 +69,12 @@ class DashboardServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/?token={self.token}"
 
     def ask(self, question: Callable[[RunCatalog], Any]) -> Any:
-        """The answer of the catalog, which one thread at a time asks."""
+        """Query the catalog, which only one thread at a time may do."""
         with self._lock:
             return question(self._catalog)
 
     def table(self) -> str:
-        """The table of runs as JSON, read again when it is old."""
+        """Return the table of runs as JSON, read again when it is old."""
         with self._lock:
             began_s = time.monotonic()
             if began_s >= self._table_at_s:
@@ -84,13 +85,13 @@ class DashboardServer(ThreadingHTTPServer):
             return self._table
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report a bug; a client that has closed its connection is none."""
+        """Report a bug; a closed connection is not one."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 class _RunFeed:
-    """Messages on one run for one page: what has changed since the message before."""
+    """Messages about one run for one page: changes since the previous message."""
 
     def __init__(self, server: DashboardServer, run: str) -> None:
         self._server, self._run = server, run
@@ -100,14 +101,15 @@ class _RunFeed:
         self._due_s = -float("inf")
 
     def postpone(self) -> None:
-        """Ask again a while later."""
+        """Delay the next query."""
         self._due_s = time.monotonic() + FAILED_S
 
     def message(self) -> str | None:
-        """The run as JSON; None when nothing has changed.
+        """Return the run as JSON; None if nothing has changed.
 
-        `points` are the logged steps from number `after` on, as the last one may have got values;
-        `usage` the samples of the tasks from number `usage_after` on, as a long file is thinned.
+        `points` are the logged steps from number `after` on, since the last one may have new
+        values; `usage` the samples of the tasks from number `usage_after` on, since a long file is
+        thinned out.
         """
         began_s = time.monotonic()
         if began_s < self._due_s:
@@ -136,20 +138,20 @@ class _RunFeed:
 
 
 def _count_of_equal(known: Sequence[LoadSample], now: Sequence[LoadSample]) -> int:
-    """Number of samples at the begin of both lists that are of the same times."""
+    """Return the number of samples at the start of both lists with equal times."""
     pairs = zip(known, now, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].taken_s == pair[1].taken_s, pairs))
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
+    """Handler of one request."""
 
     server: DashboardServer
     server_version, sys_version = "csrun", ""
     timeout = REQUEST_S
 
     def do_GET(self) -> None:
-        """Answer a request that has the token."""
+        """Answer a request with the token."""
         parts = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         if not hmac.compare_digest(query.get("token", "").encode(), self.server.token.encode()):
@@ -184,11 +186,12 @@ class _Handler(BaseHTTPRequestHandler):
                 raise UsageError(f"{path}: no such address")
 
     def _events(self, run: str) -> None:
-        """Send the table, and a run, as they change, until the page is closed."""
+        """Send the table and a run whenever they change, until the page is closed."""
         self._head(HTTPStatus.OK, "text/event-stream")
         feed = _RunFeed(self.server, run) if run else None
         sent = ""
-        closed = select.poll()  # a page sends nothing here: there is something to read at its end
+        # a page sends nothing here: its connection is readable when it is closed
+        closed = select.poll()
         closed.register(self.connection, select.POLLIN)
         while True:
             table = self.server.table()
@@ -255,4 +258,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the address of each request has the token."""
+        """Log nothing: the address of each request contains the token."""

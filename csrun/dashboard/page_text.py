@@ -10,18 +10,18 @@ from csrun.dashboard.run_catalog import RunCatalog, moment, plain
 from csrun.launch.process.task_output import log_name
 
 PAGE = Path(__file__).with_name("page")
-CHIEF_LINES, TASK_LINES = 2000, 100  # of a log, in the file
+CHIEF_LINES, TASK_LINES = 2000, 100  # lines of a log in the file
 
 
 def served_page() -> str:
-    """The page that asks the server for its data."""
+    """Return the page that requests its data from the server."""
     return page(PAGE, {}, data="null")
 
 
 def exported_page(catalog: RunCatalog) -> str:
-    """The page with the data of the runs whose model_dir is below the catalog's folder.
+    """Return the page with the data of the runs whose model_dir is below the catalog's folder.
 
-    Raises: CsrunError when the scheduler does not answer
+    Raises: CsrunError if the scheduler does not answer
     """
     table = catalog.rows()
     kept = [row for row in table.rows if catalog.is_below(row.id)]
@@ -36,7 +36,7 @@ def script_text(data: Any) -> str:
 
 
 def _run(catalog: RunCatalog, run: str) -> dict[str, Any]:
-    """All that the page shows of a run."""
+    """Return everything that the page shows of a run."""
     history = catalog.detail(run)
     logs = {}
     for task in history.detail.files.logs:
@@ -52,7 +52,7 @@ def _run(catalog: RunCatalog, run: str) -> dict[str, Any]:
 
 
 def wafer_of(catalog: RunCatalog, run: str) -> Any:
-    """The wafer of a run, or why it cannot be shown."""
+    """Return the wafer of a run, or why it cannot be shown."""
     try:
         return plain(catalog.wafer(run))
     except CsrunError as error:

@@ -1,4 +1,4 @@
-"""Contents of the dashboard: all that its page asks for, by the id of a run."""
+"""Data of the dashboard, by the id of a run."""
 
 import math
 import os
@@ -34,22 +34,22 @@ from csrun.watch.site_snapshot import JobLine
 if TYPE_CHECKING:
     from csrun.dashboard.wafer_view import WaferView
 
-LOG_BYTES = 4 << 20  # of a log's end, which is searched
+LOG_BYTES = 4 << 20  # bytes at a log's end that are searched
 LOG_LINES = 2000
 FAILED = frozenset({"FAILED", "TIMEOUT", "LOST", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED"})
-MOST_FOLDERS_READ = 8  # model_dirs whose events are kept open to be read on
+MOST_FOLDERS_READ = 8  # model_dirs whose event files stay open
 
-FACTS_S = 10.0  # a cluster's controller has others to answer, too
+FACTS_S = 10.0  # a cluster's controller serves other users, too
 
 Facts = tuple[tuple[str, str], ...]
 Point = tuple[int, float, dict[str, float]]
 
 
 class RunHistory(msgspec.Struct, frozen=True):
-    """A run now, and what led to it.
+    """Current state of a run, and its history.
 
-    points: logged steps: step, time in seconds since the epoch, values by tag. usage: CPU and
-    memory of tasks
+    points: logged steps: step, time in seconds since the epoch, values by tag.
+    usage: CPU and memory of tasks.
     """
 
     detail: RunDetail
@@ -58,11 +58,11 @@ class RunHistory(msgspec.Struct, frozen=True):
 
 
 class NoSuchRunError(UsageError):
-    """Run that the table does not have."""
+    """Run that is not in the table."""
 
 
 class RunCatalog:
-    """Runs of a site and of a folder. Not for several threads at once."""
+    """Runs of a site and of a folder. Not thread-safe."""
 
     def __init__(self, site: Site, backend: Backend, folder: Path) -> None:
         self._site, self._backend = site, backend
@@ -73,13 +73,13 @@ class RunCatalog:
         self._facts: dict[int, tuple[float, str, Facts]] = {}  # with the time and the job's state
 
     def rows(self) -> RunRows:
-        """The table of runs."""
+        """Return the table of runs."""
         found = self._table.read()
         self._rows = {row.id: row for row in found.rows}
         return found
 
     def row(self, run: str) -> RunRow:
-        """A row of the table. Raises: NoSuchRunError"""
+        """Return a row of the table. Raises: NoSuchRunError"""
         if run not in self._rows:
             self.rows()
         try:
@@ -88,14 +88,14 @@ class RunCatalog:
             raise NoSuchRunError(f"run {run}: no such run; reload the page") from None
 
     def model_dir(self, run: str) -> Path | None:
-        """The model_dir of a run. Raises: NoSuchRunError"""
+        """Return the model_dir of a run. Raises: NoSuchRunError"""
         self.row(run)
         return self._table.by_id.get(run)
 
     def detail(self, run: str) -> RunHistory:
-        """A run now, with its logged steps and its tasks' use of CPU and memory.
+        """Return a run with its logged steps and its tasks' use of CPU and memory.
 
-        Raises: NoSuchRunError; CsrunError when the scheduler does not answer
+        Raises: NoSuchRunError; CsrunError if the scheduler does not answer
         """
         row = self.row(run)
         if row.job_id is None:
@@ -131,7 +131,7 @@ class RunCatalog:
         return RunHistory(detail, points, self._collector.usage(job_id))
 
     def _job_facts(self, job: JobLine) -> Facts:
-        """Details of a job; of one that has not changed, those of some seconds ago."""
+        """Return details of a job; cached for some seconds if it has not changed."""
         known = self._facts.get(job.job_id)
         if known is None or known[1] != job.state or known[0] + FACTS_S < time.monotonic():
             (status,) = self._backend.jobs(job.job_id)
@@ -163,13 +163,13 @@ class RunCatalog:
         return RunHistory(detail, _points(values.points))
 
     def _own_folder(self, row: RunRow) -> JobFolder | None:
-        """Folder of this account's job."""
+        """Return the folder of this account's job."""
         if row.job_id is None or row.user != account_name(os.getuid()):
             return None
         return JobFolder(self._backend.folder(row.job_id))
 
     def settings(self, run: str) -> dict[str, dict[str, str]]:
-        """Parameters and identity of a run, as `csrun compare` reads them."""
+        """Return parameters and identity of a run, as `csrun compare` reads them."""
         model_dir = self.model_dir(run)
         found: dict[str, dict[str, str]] = {"parameters": {}, "identity": {}}
         if model_dir is not None:
@@ -182,7 +182,7 @@ class RunCatalog:
         return found
 
     def log(self, run: str, task: str, search: str = "") -> dict[str, Any]:
-        """The newest lines of a task's log that contain a text, whatever its case.
+        """Return the newest lines of a task's log that contain a text, ignoring case.
 
         Raises: NoSuchRunError; UsageError for a log that the run does not have
         """
@@ -195,7 +195,7 @@ class RunCatalog:
         return {"task": task, "found": len(found), "lines": found[-LOG_LINES:]}
 
     def wafer(self, run: str) -> "WaferView | None":
-        """The wafer of a run; None where it has no compile.
+        """Return the wafer of a run; None without a compile.
 
         Raises: NoSuchRunError; CsrunError for a plan of another version
         """
@@ -203,16 +203,17 @@ class RunCatalog:
         compiled = None if model_dir is None else newest_compile(model_dir)
         if model_dir is None or compiled is None:
             return None
-        from csrun.dashboard.wafer_view import read_plan, wafer_view  # loads the compiler's report
+        # imports the compiler's report
+        from csrun.dashboard.wafer_view import read_plan, wafer_view
 
         plan = read_plan(compiled)
         try:
             return wafer_view(plan, self._site.systems[0], traces_of(model_dir))
-        except (ArithmeticError, LookupError, ValueError) as error:  # a plan that was changed
+        except (ArithmeticError, LookupError, ValueError) as error:  # a modified plan
             raise CsrunError(f"{compiled}: plan cannot be drawn: {error}") from error
 
     def file(self, run: str, name: str) -> Path | None:
-        """A file that the page links to: `compile_report`, or a trace by its name."""
+        """Return a file that the page links to: `compile_report`, or a trace by name."""
         model_dir = self.model_dir(run)
         if model_dir is None:
             return None
@@ -232,7 +233,7 @@ def _points(steps: Sequence[LoggedStep]) -> list[Point]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can say it: numbers that are not finite become their names."""
+    """Convert a value for JSON: numbers that are not finite become their names."""
     return _finite(msgspec.to_builtins(value))
 
 
@@ -247,5 +248,5 @@ def _finite(value: Any) -> Any:
 
 
 def moment() -> str:
-    """The time now, for the page's head."""
+    """Return the current time, for the page's head."""
     return datetime.now(UTC).isoformat(timespec="seconds")

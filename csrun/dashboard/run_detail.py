@@ -1,4 +1,6 @@
-"""One run of the dashboard: progress, tasks, checkpoints, performance, and where its files are."""
+"""One run of the dashboard: progress, tasks, checkpoints, performance, and locations of its files.
+files.
+"""
 
 import shlex
 from contextlib import suppress
@@ -17,7 +19,7 @@ COMPILE_REPORT = "compile_report.html"
 
 
 class CheckpointLine(msgspec.Struct, frozen=True):
-    """A checkpoint; place: what the index says of it. Units: written_s since the epoch."""
+    """A checkpoint; place: its state in the index. Units: written_s since the epoch."""
 
     name: str
     step: int
@@ -53,7 +55,7 @@ class RunDetail(msgspec.Struct, frozen=True):
 
 
 def checkpoint_lines(model_dir: Path) -> tuple[CheckpointLine, ...]:
-    """The checkpoints of a model_dir, oldest first."""
+    """Return the checkpoints of a model_dir, oldest first."""
     with suppress(UsageError, CsrunError, OSError):
         return tuple(
             CheckpointLine(c.name, c.step, c.nbytes, c.written_s, c.place, c.problem)
@@ -63,7 +65,7 @@ def checkpoint_lines(model_dir: Path) -> tuple[CheckpointLine, ...]:
 
 
 def files_of(model_dir: Path | None, job_folder: JobFolder | None) -> RunFiles:
-    """Files that are there now."""
+    """Return the existing files."""
     logs = (
         () if job_folder is None else tuple(sorted(p.stem for p in job_folder.logs.glob("*.log")))
     )
@@ -79,19 +81,20 @@ def files_of(model_dir: Path | None, job_folder: JobFolder | None) -> RunFiles:
 
 
 def report_of(model_dir: Path) -> Path | None:
-    """Compile report of the newest compile."""
+    """Return the compile report of the newest compile."""
     folder = newest_compile(model_dir)
     path = None if folder is None else folder / COMPILE_REPORT
     return path if path is not None and path.is_file() else None
 
 
 def traces_of(model_dir: Path) -> list[Path]:
-    """Traces of a run, by name."""
+    """Return the traces of a run, by name."""
     return sorted((model_dir / trace_file.FOLDER).glob("steps_*.json"))
 
 
 def performance_of(model_dir: Path, since_s: float, until_s: float | None) -> Performance | None:
-    """Record of the training that ended in this time; a folder may have another job's.
+    """Return the record of the training that ended in this period; the folder may have another
+    job's.
 
     Units: seconds since the epoch
     """

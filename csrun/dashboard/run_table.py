@@ -1,4 +1,4 @@
-"""Table of runs: jobs of a site, and model_dirs below a folder that none of them writes into."""
+"""Table of runs: jobs of a site, and model_dirs below a folder that no listed job writes to."""
 
 import hashlib
 import os
@@ -23,23 +23,24 @@ from csrun.watch.run_values import Extent, RunValues
 from csrun.watch.shown_job import model_dir_of
 from csrun.watch.site_snapshot import JobLine
 
-NEWEST_POINTS = Extent(points=4, first_bytes=1 << 11, files=1)  # two logged steps, mostly
-BEHIND_HISTOGRAMS = Extent(points=4, first_bytes=1 << 16, files=1)  # where there is no loss in that
-MOST_FOLDERS = 10_000  # of one scan; a home folder with data sets has more
+# bytes of an event file's end, usually two logged steps
+NEWEST_POINTS = Extent(points=4, first_bytes=1 << 11, files=1)
+BEHIND_HISTOGRAMS = Extent(points=4, first_bytes=1 << 16, files=1)  # if these have no loss
+MOST_FOLDERS = 10_000  # folders per scan; a home folder with data sets has more
 DEEPEST = 6
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
-WRITTEN_S = 60.0  # a run without a job whose events are not older is taken for running
+WRITTEN_S = 60.0  # a run without a job is considered running if its events are newer
 SCAN_S = 10.0
 IDLE_SHARE = 200  # a scan of t seconds is repeated after 200 t at the earliest
-_MARKS = (PATTERN.removesuffix("*"), "tfcs_", "model-ckpt-")  # what only a model_dir has
+_MARKS = (PATTERN.removesuffix("*"), "tfcs_", "model-ckpt-")  # names that only a model_dir has
 _SKIPPED = frozenset({"__pycache__", "node_modules"})
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """A row: a job, or a model_dir that no listed job writes into (`job_id` is None).
+    """A row: a job, or a model_dir that no listed job writes to (`job_id` is None).
 
-    state: the scheduler's word; of a folder `finished`, `running` or `stopped`. loss, rate: at
-    `step`, the newest logged one.
+    state: as the scheduler names it; for a folder `finished`, `running` or `stopped`.
+    loss, rate: at `step`, the newest logged one.
     """
 
     id: str
@@ -57,7 +58,9 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 class RunRows(msgspec.Struct, frozen=True):
-    """The table. is_cut: there are more folders than one scan looks at. problem: of the jobs."""
+    """The table. is_cut: there are more folders than one scan visits. problem: error about the
+    jobs.
+    """
 
     folder: str
     rows: tuple[RunRow, ...]
@@ -66,7 +69,9 @@ class RunRows(msgspec.Struct, frozen=True):
 
 
 def model_dirs_below(folder: Path) -> tuple[list[Path], bool]:
-    """The model_dirs in a folder, or itself; and whether there are more than a scan looks at."""
+    """Return the model_dirs in a folder, or itself; and whether there are more than a scan visits.
+    visits.
+    """
     found: list[Path] = []
     left, looked = [(folder, 0)], 0
     while left:
@@ -94,13 +99,15 @@ def _is_searched(entry: "os.DirEntry[str]") -> bool:
 
 
 def folder_id(model_dir: Path) -> str:
-    """Id of a folder's row, which is no path: a request cannot name any other folder."""
+    """Return the id of a folder's row, which is not a path, so that a request cannot name other
+    folders.
+    """
     return hashlib.blake2s(os.fsencode(model_dir), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
 class _FolderRow:
-    """A folder's row with the times of the files that it depends on."""
+    """A folder's row with the modification times of the files that it depends on."""
 
     row: RunRow
     newest: tuple[Path, ...]
@@ -108,7 +115,7 @@ class _FolderRow:
 
     @staticmethod
     def stamps_of(model_dir: Path, newest: Iterable[Path]) -> tuple[int, ...]:
-        """Times at which the files have changed; 0 for one that is missing."""
+        """Return the modification times of the files; 0 for a missing one."""
         paths = (model_dir, performance.path_of(model_dir), *newest)
         return tuple(map(_changed_ns, paths))
 
@@ -118,7 +125,7 @@ class _FolderRow:
 
 
 class RunTable:
-    """The rows, read again where something may have changed."""
+    """The rows, read again where files may have changed."""
 
     def __init__(self, collector: Collector, backend: Backend, folder: Path) -> None:
         self._collector, self._backend, self.folder = collector, backend, folder
@@ -132,7 +139,7 @@ class RunTable:
         self.by_id: dict[str, Path | None] = {}  # model_dirs of the rows
 
     def read(self) -> RunRows:
-        """The table now, newest first."""
+        """Return the current table, newest first."""
         problem = ""
         jobs: tuple[JobLine, ...] = ()
         try:
@@ -213,7 +220,7 @@ class RunTable:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> RunRow:
-        """The row with its newest logged values."""
+        """Return the row with its newest logged values."""
         if (known := self._values.get(row.id)) is not None:
             run = known.progress(None)
         else:
@@ -234,7 +241,7 @@ class RunTable:
 
 
 def _state(model_dir: Path, files: Iterable[Path]) -> str:
-    """State of a run without a job, by the ages of its files."""
+    """Return the state of a run without a job, by the ages of its files."""
     written_s = max(map(_changed_ns, files), default=0) / 1e9
     ended_s = _changed_ns(performance.path_of(model_dir)) / 1e9
     if ended_s and ended_s >= written_s - 1:

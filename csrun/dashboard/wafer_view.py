@@ -18,13 +18,13 @@ from csrun.records.trace_file import Process, Span
 from csrun.site.site import System
 
 MOST_STEPS_SHOWN = 20
-MOST_SPANS = 2000  # of other tracks in a step
+MOST_SPANS = 2000  # spans of other tracks in a step
 _STEPS = re.compile(r"steps_(\d+)_(\d+)")
 _VISIT = re.compile(r"(?:micro-batch \d+, )?visit (\d+):")
 
 
 class PlacedLayer(msgspec.Struct, frozen=True):
-    """A layer with its estimate; pes: None where it has no place. Units: shares from 0 to 1"""
+    """A layer with its estimate; pes: None if it has no place. Units: shares from 0 to 1"""
 
     name: str
     kernel: str
@@ -57,7 +57,7 @@ class FloorPlan(msgspec.Struct, frozen=True):
 
 
 class StepVisit(msgspec.Struct, frozen=True):
-    """A call of the program in a step: which layers compute, for which minibatch.
+    """A call of the program in a step: layers that compute, and the minibatch.
 
     resident: groups whose weights are in the slots meanwhile.
     """
@@ -69,7 +69,7 @@ class StepVisit(msgspec.Struct, frozen=True):
 
 
 class TracedSpan(msgspec.Struct, frozen=True):
-    """A span of a traced step. Units: milliseconds since the step's begin"""
+    """A span of a traced step. Units: milliseconds since the start of the step"""
 
     process: str
     track: str
@@ -79,7 +79,7 @@ class TracedSpan(msgspec.Struct, frozen=True):
 
 
 class TracedStep(msgspec.Struct, frozen=True):
-    """A step as it ran; visits: times of the plan's calls, in their order."""
+    """A traced step; visits: times of the plan's calls, in order."""
 
     step: int
     visits: tuple[TracedSpan, ...]
@@ -109,9 +109,9 @@ class WaferView(msgspec.Struct, frozen=True):
 
 
 def read_plan(compiled: Path) -> Plan:
-    """Read the plan of a compile, to be shown; nothing of it is executed.
+    """Read the plan of a compile for display; its program is not executed.
 
-    Raises: CsrunError for one of another version, or none
+    Raises: CsrunError for one of another version, or if there is none
     """
     path = compiled / PLAN_FILE
     try:
@@ -121,7 +121,7 @@ def read_plan(compiled: Path) -> Plan:
 
 
 def wafer_view(plan: Plan, system: System, traces: Sequence[Path]) -> WaferView:
-    """The wafer of a plan, with the steps of the newest trace that fits it."""
+    """Return the wafer of a plan, with the steps of the newest trace that matches it."""
     report = Report(plan, system, (), "", "")
     layers = tuple(
         PlacedLayer(
@@ -158,7 +158,7 @@ def wafer_view(plan: Plan, system: System, traces: Sequence[Path]) -> WaferView:
 
 
 def _traffic(plan: Plan) -> tuple[int, int]:
-    """Bytes of weights that a step takes to the wafer, and of gradients that it returns."""
+    """Return the bytes of weights sent to the wafer in a step, and of gradients returned."""
     if not plan.is_streaming:
         return 0, 0
     sent = sum(layer.weight_bytes * layer.loads for layer in plan.layers)
@@ -180,7 +180,7 @@ def _drawn(place: DrawnRegion) -> DrawnLayer:
 
 
 def _visits(plan: Plan, stream: GroupStream | None) -> Iterator[StepVisit]:
-    """The calls of a micro-batch, in their order."""
+    """Return the calls of a micro-batch, in order."""
     index = {layer.name: number for number, layer in enumerate(plan.layers)}
 
     def layers(visit: Visit) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ def _visits(plan: Plan, stream: GroupStream | None) -> Iterator[StepVisit]:
 def _replay(
     plan: Plan, visits: Sequence[StepVisit], traces: Sequence[Path]
 ) -> tuple[str, tuple[TracedStep, ...], str]:
-    """Name and steps of the newest trace; or why there are none."""
+    """Return name and steps of the newest trace; or why there are none."""
     if not traces:
         return "", (), "no trace: set runconfig.trace_steps"
     path = max(traces, key=lambda each: each.stat().st_mtime_ns)
@@ -228,7 +228,7 @@ def _steps(
     plan: Plan,
     visits: Sequence[StepVisit],
 ) -> list[TracedStep]:
-    """Steps of a trace; none if its visits are not those of the plan."""
+    """Return the steps of a trace; none if its visits are not those of the plan."""
     spans = [span for span in computing.spans if span.track == "compute"]
     order = [each.visit for each in plan.schedule] or range(len(plan.visits))
     expected = plan.micro_batches * [*order]
@@ -254,7 +254,7 @@ def _visit_number(span: Span) -> int | None:
 
 
 def _others(processes: Sequence[Process], window: tuple[int, int]) -> tuple[TracedSpan, ...]:
-    """Spans of all processes that overlap a step."""
+    """Return the spans of all processes that overlap a step."""
     began, ended = window
     found = [
         _span(process.name, span, began)

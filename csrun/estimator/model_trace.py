@@ -32,10 +32,11 @@ WHOLE = BatchSplit()
 class TracedModel:
     """CIRH of a model, and the part that runs on the host.
 
-    losses: terms of an evaluation's loss that are means over different labels. first_values: of
-    weights, where a training does not begin with those of their initializers. of_updates: numbers
-    of the updates that a training writes into its events. optimizer_folders: what begins the names
-    of states that are an optimizer's. update: a program of its own that ends each step
+    losses: terms of an evaluation's loss that are means over different labels.
+    first_values: initial values of weights, if a training does not use those of their initializers.
+    of_updates: numbers of the updates that a training writes to its events.
+    optimizer_folders: name prefixes of states that belong to an optimizer.
+    update: separate program that ends each step.
     """
 
     module: ModuleOp
@@ -71,10 +72,11 @@ def trace_model(
 ) -> TracedModel:
     """Call the model function on traced tensors of the shape of a minibatch.
 
-    precision: type of arithmetic. storage: 16-bit format of what is stored, if it is mixed.
+    precision: type of arithmetic.
+    storage: 16-bit format of stored numbers in mixed precision.
 
-    Raises: UsageError if the model function does not return what the mode needs, or the batch
-    or a micro-batch of it, does not split into so many minibatches, or over so many systems.
+    Raises: UsageError if the model function does not return what the mode needs, or if the batch or
+    a micro-batch cannot be split into the minibatches, or over the systems
     """
     with Tracer(precision, storage) as tracer:
         specs = dataset.element_spec()

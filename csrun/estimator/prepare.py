@@ -1,6 +1,6 @@
 """Runs without steps: validate, compile, feed; an input analysis also measures the pipeline.
 
-`csrun estimate` has the compiled run estimated instead.
+For `csrun estimate`, the compiled run is estimated.
 """
 
 import logging
@@ -108,7 +108,7 @@ def _to_measure() -> Path | None:
 
 
 def _beside_others(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
-    """The run of an analysis, which writes nothing into a model_dir that a training has."""
+    """Return the run of an analysis, which must not write to the model_dir of a training."""
     holder = "" if folder is None else model_dir.training_in(run.model_dir)
     if folder is None or not holder:
         return run
@@ -119,7 +119,7 @@ def _beside_others(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
 def _analyze(
     run: EstimatorRun, compiled: compilation.Compiled, mode: RunMode, system: System, folder: Path
 ) -> None:
-    """Do what the analysis of a folder asks for: an estimate, or measurements of the input."""
+    """Perform the request of an analysis folder: an estimate, or measurements of the input."""
     if (asked := EstimateRequest.read(folder)) is None:
         _measure(run, compiled, mode, folder)
     else:

@@ -48,10 +48,10 @@ def serve(
 ) -> Results:
     """Serve as a task other than the chief, until the run ends.
 
-    datasets, hear: of a streamer, as of `streamer.serve`
+    datasets, hear: of a streamer, as in `streamer.serve`.
 
-    Raises: PeerLost when the chief goes away or gives the run up, a ChiefRefused where it does so
-        with a UsageError
+    Raises: PeerLost if the chief is lost or abandons the run, a ChiefRefused if it does so with a
+    UsageError
     """
     name, cpus = _peer_name(context.entry), context.streaming_cpus
 

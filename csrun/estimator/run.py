@@ -30,12 +30,15 @@ from csrun.runtime.wire.rendezvous import RunFolder
 class EstimatorRun:
     """Inputs of a run; each mode is a function of them.
 
-    trace: returns the model for a batch of a data set. context, folder: None without a launcher.
+    trace: returns the model for a batch of a data set.
+    context, folder: None without a launcher.
     reports: Input Function Reports of the estimator.
-    dataset: result of input_fn; make: calls it again. others: further data sets, for programs
-    loaded later. data: index of `dataset` among all data sets, whose order is the same in all
-    tasks. is_pushed: the chief makes the first program's batches itself. batch_size: of a run that
-    may begin with a smaller batch, else None.
+    dataset: result of input_fn.
+    make: calls input_fn again.
+    others: further data sets, for programs loaded later.
+    data: index of `dataset` among all data sets, whose order is the same in all tasks.
+    is_pushed: the chief makes the first program's batches itself.
+    batch_size: of a run that may begin with a smaller batch, else None.
     """
 
     trace: Trace
@@ -75,11 +78,12 @@ class EstimatorRun:
             model_dir.write_command(self.model_dir, command)
 
     def identity(self, plan: Plan, optimizer_folders: Sequence[str] = ()) -> dict[str, str]:
-        """Identity of the run in a checkpoint: everything that its bits depend on.
+        """Return the identity of the run for a checkpoint: everything that its bits depend on.
 
-        Another BLAS core or number of BLAS's threads sums in another order, so the same command
-        gives different last digits (OPENBLAS_CORETYPE selects the core), and so do kernels in
-        machine code. Also names the optimizer's tensors. optimizer_folders: as of `TracedModel`.
+        Another BLAS core, or another number of BLAS threads, sums in another order, so the same
+        command gives different last digits (OPENBLAS_CORETYPE selects the core); so do kernels in
+        machine code. The names of the optimizer's tensors are included. optimizer_folders: as in
+        `TracedModel`.
         """
         return {
             "seed": str(self.config.seed),
@@ -96,7 +100,7 @@ class EstimatorRun:
 
 
 def precision_text(plan: Plan) -> str:
-    """Name of a program's precision; of CB16 with the exponent bias."""
+    """Return the name of a program's precision; for CB16 with the exponent bias."""
     return plan.precision if plan.storage is None else f"{MIXED}{plan.storage.text}"
 
 

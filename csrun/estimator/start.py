@@ -41,8 +41,8 @@ def load_weights(
 ) -> ScaleState | None:
     """Load a machine's state from the checkpoint, or initialize it and apply the warm start.
 
-    Returns the loss's scale, if the checkpoint has it. first: values that a training begins with,
-    of tensors that are not initialized
+    Returns the loss scale, if the checkpoint has it. first: initial values of tensors that are not
+    drawn.
     """
     started = perf_counter()
     if found is not None:
@@ -63,14 +63,14 @@ def load_weights(
 
 
 def scale_in(found: Checkpoint, plan: Plan) -> ScaleState | None:
-    """The loss's scale of a checkpoint, for a plan that scales it."""
+    """Return the loss scale of a checkpoint, for a plan with loss scaling."""
     if plan.loss_scaling is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
         return None
     return scale_of([found.tensor(name) for name in SCALE_KEYS])
 
 
 def _initialize(machine: Machine, first: Mapping[str, Any]) -> None:
-    """Draw initial values, and set those that are given."""
+    """Draw initial values, and set the given ones."""
     machine.initialize()
     for name, value in first.items():
         machine.state[name][...] = value

@@ -37,9 +37,9 @@ NO_EFFECT = "has no effect without csrun_wse: running in this process on the CPU
 class Target:
     """Systems that a run is compiled for and runs on.
 
-    site: None on the CPU, compiled for as the first system of the site. others: systems that share
-    each batch with `system`. is_open: True if no system was named, so that an equal one may replace
-    it.
+    site: None on the CPU, which is compiled for as the first system of the site.
+    others: systems that share each batch with `system`.
+    is_open: no system was named, so an equal one may replace it.
     """
 
     context: TaskContext | None
@@ -104,7 +104,7 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
 
 
 def _require_given(context: TaskContext, first: System, config: CSRunConfig) -> None:
-    """Check that the run asks for systems that the scheduler has allocated to the job."""
+    """Check that the scheduler has allocated the requested systems to the job."""
     given = context.job.systems
     if not given:
         return
@@ -124,7 +124,7 @@ def _require_given(context: TaskContext, first: System, config: CSRunConfig) -> 
 
 
 def _require_swarmx(context: TaskContext, num_csx: int) -> None:
-    """Check that a job on separate machines has the SwarmX tasks of so many systems."""
+    """Check that a job on separate machines has the SwarmX tasks for this many systems."""
     needed, there = swarmx_tasks(num_csx), len(context.swarmx)
     if there >= needed:
         return
@@ -199,8 +199,8 @@ def machine_for(
 ) -> Iterator[tuple[Machine, Show]]:
     """Load the Executable, ready to run from step `first`, and yield it with its progress display.
 
-    told: the order of the run's data set, sent to streamers. batch: number of the first batch, if
-    it is not that of the step.
+    told: order of the run's data set, sent to streamers.
+    batch: number of the first batch, if it is not that of the step.
     """
     target = on_freest(target)
     in_job = target.context if target.site else None

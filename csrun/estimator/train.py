@@ -106,7 +106,7 @@ def _train(
 
 
 def _with_room(compiled: Compiled, target: Target) -> Executable:
-    """The Executable of a training, with room for what its separate update writes."""
+    """Return the Executable of a training, with space for the results of its separate update."""
     if compiled.update is None:
         return compiled.executable
     nbytes = window_bytes(compiled.update.plan)
@@ -116,7 +116,9 @@ def _with_room(compiled: Compiled, target: Target) -> Executable:
 def _loaded_update(
     machine: Machine, update: Executable | None, run: EstimatorRun
 ) -> StepEnd | None:
-    """Load the update that ends each step; of the systems' values that of the first one counts."""
+    """Load the update that ends each step; of several systems' values, those of the first one
+    count.
+    """
     if update is None:
         return None
     program = machine.load(update, Feed(run.dataset, is_pushed=True))

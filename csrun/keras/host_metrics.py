@@ -20,9 +20,9 @@ LOSS = "loss"  # which the run has itself
 
 @dataclass
 class KerasMetrics(HostCall):
-    """The metrics over the steps taken.
+    """Metrics over the steps so far.
 
-    outputs: names of labels, sample weights and predictions
+    outputs: names of labels, sample weights and predictions.
     """
 
     model: Any = None
@@ -31,7 +31,7 @@ class KerasMetrics(HostCall):
 
     @classmethod
     def of(cls, model: KerasModel, labels: tuple[Any, ...], outputs: Any) -> Self:
-        """The metrics of a model, whose labels and outputs are these traced tensors."""
+        """Return the metrics of a model with these traced labels and outputs."""
         leaves, spec = tree_flatten((labels, outputs))
         names = tuple(output_name(leaf.value) for leaf in leaves)
         return cls(dict, names, model=model.keras, spec=spec)

@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 
 class KerasModelToCerebrasEstimator(CerebrasEstimator):
-    """An estimator of a Keras model: its loss, optimizer and metrics are those of `compile()`.
+    """An estimator of a Keras model, with the loss, optimizer and metrics of `compile()`.
 
-    model_fn: a compiled Keras model, or a function that returns one, of `params` or of nothing.
-    model, keras_model: other names of it. In a job a function is called by the chief alone, so that
-    the other tasks do not import Keras. Weights have the names of their Keras variables' paths.
+    model_fn: a compiled Keras model, or a function that returns one, with `params` as its argument,
+        or none.
+    model, keras_model: other names of model_fn.
 
-    A training begins with the weights of the model, which has the trained ones afterwards.
+    In a job only the chief calls a function, so that the other tasks do not import Keras. Weights
+    are named by their Keras variables' paths. A training begins with the weights of the model, and
+    sets them to the trained values at its end.
 
-    Raises: UsageError unless there is one model
+    Raises: UsageError unless there is exactly one model
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
                 "KerasModelToCerebrasEstimator: give one of model_fn, model and keras_model, got "
                 f"{len(given)}"
             )
-        use_torch_for_keras()  # when it is imported, as the function may do
+        use_torch_for_keras()  # when it is imported, which the function may do
         super().__init__(given[0], model_dir, config, params)
         self._built: KerasModel | None = None
-        self._last: int | None = None  # step of the training, if it is given
+        self._last: int | None = None  # step of the training, if given
 
     @property
     def keras_model(self) -> Any:
@@ -69,7 +71,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         max_steps: int | None = None,
         checkpoint_path: str | Path | None = None,
     ) -> Results:
-        """Train on `input_fn(params)`, as a native model."""
+        """Train on `input_fn(params)`, as the estimator of csrun.nn models does."""
         self._last = max_steps
         return super().train(input_fn, steps, max_steps, checkpoint_path)
 
@@ -139,7 +141,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         return trace_keras(model, dataset, self._config, options, self._last, newest)
 
     def _model(self, features: Any = None) -> "KerasModel":
-        """The model. features: of a batch, for which it is built if necessary."""
+        """Return the model. features: of a batch, with which it is built if necessary."""
         if self._built is None:
             from csrun.keras.variables_module import KerasModel
 
@@ -147,7 +149,9 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         return self._built
 
     def _give_back(self) -> None:
-        """Give the newest checkpoint's weights to the model, in the task that has built it."""
+        """Set the model's weights to the newest checkpoint's, in the task that has built the model.
+        model.
+        """
         newest = checkpoints.latest(self._model_dir)
         if self._built is None or newest is None:
             return

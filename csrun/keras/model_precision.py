@@ -1,7 +1,7 @@
-"""Mixed precision as a Keras model asks for it: policies of its layers, and its loss scale.
+"""Mixed precision requested by a Keras model: dtype policies of its layers, and its loss scale.
 
-A policy of 16 bits selects the format that csrun stores numbers in; what computes in 16 bits is
-decided by csrun's rules, not by casts between layers.
+A 16-bit policy selects the format in which csrun stores numbers. csrun's rules, not casts between
+layers, determine what is stored in 16 bits.
 """
 
 import logging
@@ -54,9 +54,10 @@ def _typed_layers(model: Any) -> list[Any]:
 
 
 def unscaled(optimizer: Any) -> tuple[Any, LossScaling | None]:
-    """Return the optimizer that updates weights, and the rule of the loss's scale, if it has one.
+    """Return the optimizer that updates weights, and the rule of its loss scale, if it has one.
 
-    Source: keras.optimizers.LossScaleOptimizer, whose rule is that of torch.amp with other numbers
+    Source: keras.optimizers.LossScaleOptimizer, whose rule is that of torch.amp with other
+    constants
     """
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         factor = getattr(optimizer, "loss_scale_factor", None)

@@ -1,4 +1,4 @@
-"""A Keras optimizer as csrun's learning algorithm."""
+"""Conversion of a Keras optimizer to csrun's learning algorithm."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ from csrun.records.checkpoints import Checkpoint
 
 @dataclass(frozen=True)
 class KerasLearning:
-    """Algorithms by the torch names of parameters, limits of gradients, and the loss's scale.
+    """Algorithms by the torch names of parameters, limits of gradients, and the loss scale.
 
-    step: the optimizer's own update, which is recorded where there is no rule for it
+    step: the optimizer's own update, which is recorded if there is no rule for it.
     """
 
     algorithms: Mapping[str, Algorithm]
@@ -95,14 +95,14 @@ _LIMITS = {"clip_norm": "global_clipnorm", "clip_each": "clipnorm", "clip_value"
 
 
 def _rule_of(optimizer: Any) -> "Rule | None":
-    # A backend has classes of its own, below those of keras.optimizers; so may the user.
+    # A backend has its own subclasses of keras.optimizers, and so may the user.
     if type(optimizer).__module__.split(".")[0] != "keras":
         return None
     return next((rule for kind, rule in _ALGORITHMS.items() if isinstance(optimizer, kind)), None)
 
 
 def _has_no_rule(model: KerasModel, optimizer: Any) -> bool:
-    """True for an update of which no rule has all."""
+    """True for an update that no rule covers completely."""
     if optimizer.use_ema or optimizer.gradient_accumulation_steps:
         return True
     if (rule := _rule_of(optimizer)) is None or _rate(optimizer._learning_rate) is None:
@@ -113,19 +113,21 @@ def _has_no_rule(model: KerasModel, optimizer: Any) -> bool:
 
 
 def _is_plain_descent(optimizer: Any) -> bool:
-    """True for SGD without momentum, where a decay may as well be a part of the gradient."""
+    """True for SGD without momentum, in which decoupled decay equals decay of the gradient."""
     return isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
 
 
 def _decay(optimizer: Any, variable: Any) -> float:
-    """The decoupled decay of a variable."""
+    """Return the decoupled decay of a variable."""
     if not optimizer.weight_decay or not optimizer._use_weight_decay(variable):
         return 0.0
     return float(optimizer.weight_decay)
 
 
 def _adam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Source: keras.optimizers.Adam: epsilon is added before the bias correction."""
+    """Return Adam's rule. Source: keras.optimizers.Adam: epsilon is added before the bias
+    correction.
+    """
     return AdamAttr.of(
         schedule_attribute(rate),
         (optimizer.beta_1, optimizer.beta_2),
@@ -138,7 +140,9 @@ def _adam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 
 def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Source: keras.optimizers.Nadam: PyTorch's with a momentum that comes as fast as it can."""
+    """Return NAdam's rule. Source: keras.optimizers.Nadam: PyTorch's, with an immediate momentum.
+    momentum.
+    """
     return NAdamAttr.of(
         schedule_attribute(rate),
         (optimizer.beta_1, optimizer.beta_2),
@@ -150,7 +154,7 @@ def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 
 def _sgd(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Source: keras.optimizers.SGD: the velocity has the learning rates of its steps."""
+    """Return SGD's rule. Source: keras.optimizers.SGD: the velocity includes the learning rates."""
     return SgdAttr.of(
         schedule_attribute(rate),
         optimizer.momentum,
@@ -165,7 +169,7 @@ def _adadelta(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 
 def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Source: keras.optimizers.RMSprop: epsilon is below the root."""
+    """Return RMSProp's rule. Source: keras.optimizers.RMSprop: epsilon is inside the root."""
     return RmsPropAttr.of(
         schedule_attribute(rate),
         optimizer.rho,
@@ -178,7 +182,7 @@ def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 
 def _adagrad(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Source: keras.optimizers.Adagrad: epsilon is below the root."""
+    """Return Adagrad's rule. Source: keras.optimizers.Adagrad: epsilon is inside the root."""
     return AdagradAttr.of(
         schedule_attribute(rate),
         initial_accumulator=optimizer.initial_accumulator_value,
@@ -188,7 +192,7 @@ def _adagrad(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 
 def _has_rates(optimizer: Any, rate: Schedule) -> bool:
-    """Return whether velocities need the rates of their steps, rather than that of the update."""
+    """Return whether velocities need the rates of their steps, instead of that of the update."""
     return bool(optimizer.momentum) and not isinstance(rate, Constant)
 
 
@@ -206,13 +210,13 @@ _DECAYING = (_adam, _nadam)
 
 
 def _rate(rate: Any) -> Schedule | None:
-    """The schedule of a learning rate; None for one that csrun does not have."""
+    """Return the schedule of a learning rate; None for an unsupported one."""
     schedules = keras.optimizers.schedules
     match rate:
         case keras.Variable():
             return Constant(learning_rate=float(rate))
         case schedules.PiecewiseConstantDecay():
-            # Keras changes the rate after the boundary's step.
+            # Keras changes the rate after the boundary's step
             boundaries = tuple(int(step) + 1 for step in rate.boundaries)
             return PiecewiseConstant(boundaries=boundaries, values=tuple(map(float, rate.values)))
         case schedules.PolynomialDecay() if not rate.cycle:

@@ -1,4 +1,4 @@
-"""The own update of a Keras optimizer, as operators of the step that it is recorded with."""
+"""A Keras optimizer's own update, recorded as operators of the step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,9 +18,9 @@ from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 
-OPTIMIZER_FOLDER = "optimizer/"  # begins the names of its variables in a checkpoint
-MOST_STEPS = 2**24  # that float32 counts one by one
-#: Methods that the PyTorch backend has for all variables at once, by operators of lists.
+OPTIMIZER_FOLDER = "optimizer/"  # prefix of the names of its variables in a checkpoint
+MOST_STEPS = 2**24  # limit up to which float32 counts exactly
+#: Methods that the PyTorch backend implements for all variables at once, by operators on lists.
 _FOREACH_METHODS = (
     "_apply_weight_decay",
     "_backend_update_step",
@@ -30,13 +30,14 @@ _FOREACH_METHODS = (
 
 
 class OptimizerStep:
-    """A compiled model's optimizer, with `use_ema`, accumulation, decay and schedule of its own.
+    """A compiled model's optimizer, including `use_ema`, accumulation, decay and its own schedule.
 
-    Its variables are states of the program. The count of its steps is one of them, as float32. The
-    learning rate, if it is a variable, stays what it is. In mixed precision its loss scale is
-    recorded, too; in float32 the loss is not scaled.
+    Its variables are states of the program, among them the step count, as float32. The learning
+    rate, if it is a variable, is constant. In mixed precision its loss scale is recorded, too; in
+    float32 the loss is not scaled.
 
-    name: of its class. module: the model's variables and the optimizer's, which the step writes.
+    name: of its class.
+    module: the model's variables and the optimizer's, which the step writes.
     """
 
     def __init__(self, model: KerasModel, optimizer: Any, is_mixed: bool = False) -> None:
@@ -59,7 +60,9 @@ class OptimizerStep:
             parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
 
     def assigns(self, name: str) -> bool:
-        """True for the name of a variable that the update assigns, not the model's forward pass."""
+        """True for the name of a variable that the update assigns, instead of the model's forward
+        pass.
+        """
         trained = map(stored_name, self._model.trained)
         return name.startswith(OPTIMIZER_FOLDER) or name in trained
 
@@ -72,7 +75,7 @@ class OptimizerStep:
             )
 
     def seed(self) -> torch.Tensor:
-        """The gradient that the backward pass begins with: the loss's scale, 1 without one."""
+        """Initial gradient of the backward pass: the loss scale, or 1."""
         one = torch.ones(())
         if not self._is_mixed:
             return one
@@ -107,7 +110,7 @@ class OptimizerStep:
         return _WrittenScope(self._tensors, self._refusal_of)
 
     def _refusal_of(self, variable: Any) -> UsageError:
-        """The error of an assignment to a variable that the step does not have."""
+        """Return the error for an assignment to a variable that is not part of the step."""
         what = f"optimizer {self.name}: its update assigns"
         if variable is self._optimizer._learning_rate:
             return UsageError(
@@ -121,7 +124,9 @@ class OptimizerStep:
 
     @contextmanager
     def _as_recorded(self, branches: "_Branches") -> Iterator[None]:
-        """Have the optimizer call operators that csrun records, in float32 without a scale."""
+        """Context manager in which the optimizer calls operators that csrun records, in float32
+        unscaled.
+        """
         from keras.src.ops.core import Cond
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
@@ -137,7 +142,7 @@ class OptimizerStep:
 
 
 def _require_free_folder(model: KerasModel) -> None:
-    """Raises: UsageError for a layer whose variables have the names of the optimizer's"""
+    """Raises: UsageError for a layer whose variables have names of the optimizer's"""
     for variable in model.variables:
         if stored_name(variable).startswith(OPTIMIZER_FOLDER):
             raise UsageError(
@@ -147,7 +152,7 @@ def _require_free_folder(model: KerasModel) -> None:
 
 
 def _named(variables: Sequence[Any]) -> dict[str, Any]:
-    """Variables by their names in a checkpoint, with a number where Keras has a name again."""
+    """Return variables by their names in a checkpoint, numbered if Keras repeats a name."""
     found: dict[str, Any] = {}
     for variable in variables:
         name = f"{OPTIMIZER_FOLDER}{variable.path.rpartition('/')[2]}"
@@ -157,7 +162,7 @@ def _named(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 class _WrittenScope(keras.StatelessScope):
-    """A scope in which variables are these tensors, which assignments write."""
+    """Scope in which variables are these tensors, which assignments write."""
 
     def __init__(
         self,
@@ -180,7 +185,9 @@ class _WrittenScope(keras.StatelessScope):
 
 
 class _Branches:
-    """Branches by a number of the step: both are recorded, and each tensor takes one's value."""
+    """Branches that depend on a number of the step: both are recorded, and each tensor selects a
+    value.
+    """
 
     def __init__(self, recorder: StepRecorder, tensors: Sequence[torch.Tensor]) -> None:
         self._recorder = recorder
@@ -188,11 +195,11 @@ class _Branches:
 
     @property
     def called(self) -> Callable[..., Any]:
-        """The method that calls an operator Cond, to which keras.ops.cond comes, too."""
+        """Return the method that calls the operator Cond, which keras.ops.cond also uses."""
         return lambda operator, *arguments, **options: self.select(*arguments, **options)
 
     def select(self, pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-        """Source: keras.ops.cond"""
+        """Select between results. Source: keras.ops.cond"""
         if not isinstance(pred, TracedTensor):
             return true_fn() if pred else false_fn()
         before = self._values

@@ -1,4 +1,4 @@
-"""Tracing of a Keras model: forward, loss and backward pass, recorded once for each mode."""
+"""Tracing of a Keras model: forward, loss and backward pass, recorded once per mode."""
 
 import inspect
 import random
@@ -44,7 +44,8 @@ def trace_keras(
     last: int | None = None,
     newest: Checkpoint | None = None,
 ) -> TracedModel:
-    """The program of a mode before the passes, its metrics, and the first values of its weights.
+    """Return the program of a mode before the passes, its metrics, and initial values of its
+    weights.
 
     last: the training's last step, if it is given. newest: the checkpoint that it begins with
 
@@ -86,7 +87,7 @@ _STEPS = {
 
 
 def _require_plain_step(model: Any, mode: RunMode) -> None:
-    """Raises: UsageError for a step of the model's own class, which csrun does not call"""
+    """Raises: UsageError for a model that overrides its step, which csrun does not call"""
     kind, name = type(model), _STEPS[mode]
     step = getattr(kind, name)
     if step.__module__.split(".")[0] == "keras":
@@ -99,7 +100,7 @@ def _require_plain_step(model: Any, mode: RunMode) -> None:
 
 
 def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:
-    """The format of stored values. Raises: UsageError for a precision that is not supported"""
+    """Return the storage format. Raises: UsageError for a precision that is not supported"""
     if config.arithmetic != "float32":
         raise UsageError(
             "runconfig.precision must be float32, or mixed, for a Keras model, got "
@@ -111,7 +112,7 @@ def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:
 
 @contextmanager
 def _named_layer() -> Iterator[None]:
-    """Name the layer of an operator that is refused.
+    """Add the layer of a refused operator to the error.
 
     Raises: UsageError
     """
@@ -140,7 +141,7 @@ def _advice_on_statistics(model: Any) -> Iterator[None]:
 
 
 def _require_no_draws(recording: Recording) -> None:
-    """Raises: UsageError for a layer with random numbers that are no mask of dropout"""
+    """Raises: UsageError for a layer with random numbers other than dropout masks"""
     leaf = next(iter(recording.script_leaves), None)
     if leaf is None:
         return
@@ -153,15 +154,15 @@ def _require_no_draws(recording: Recording) -> None:
 
 
 def example_of(dataset: Dataset) -> tuple[Any, ...]:
-    """A batch of zeros."""
+    """Return a batch of zeros."""
     specs = dataset.element_spec()
     return dataset.nested([torch.zeros(spec.shape, dtype=_dtype(spec.dtype)) for spec in specs])
 
 
 class _KerasStep:
-    """A step of a Keras model on traced tensors. batch, outputs: as the model has them.
+    """A step of a Keras model on traced tensors. batch, outputs: in the model's structure.
 
-    update: that of the optimizer, if it is recorded
+    update: that of the optimizer, if it is recorded.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class _KerasStep:
         return recorder.finish()
 
     def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
-        """Record the backward pass and the update, whose operators have a scope of their own."""
+        """Record the backward pass and the update, whose operators have a separate scope."""
         recorder = self._recorder
         loss.backward(update.seed())
         first, forward_end = len(recorder.operators), recorder.backward.forward_end
@@ -203,7 +204,7 @@ class _KerasStep:
         return replace(recording, operators=operators, forward_end=forward_end)
 
     def _forward(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """The loss; None in a prediction."""
+        """Return the loss; None in a prediction."""
         model, trains = self._model, self._mode is RunMode.TRAIN
         tensors = [(v, tensor_at(self._module, stored_name(v))) for v in model.variables]
         with keras.StatelessScope(state_mapping=tensors, collect_losses=True) as scope:
@@ -222,8 +223,8 @@ class _KerasStep:
         return loss
 
     def traced(self, module: ModuleOp, wanted: Sequence[Ref]) -> TracedModel:
-        """The traced model of the module of the recorded step, which has the `wanted` outputs:
-        those of a prediction are named here.
+        """Return the traced model of the recorded step, with the `wanted` outputs; those of a
+        prediction are named here.
         """
         metrics = None
         if self._mode is RunMode.EVAL:
@@ -237,7 +238,7 @@ class _KerasStep:
 
     @property
     def names(self) -> list[str]:
-        """Names of the outputs: those of the layers that make them, else numbers."""
+        """Return names of the outputs: those of their layers, else numbers."""
         model, count = self._model.keras, len(tree_leaves(self.outputs))
         if isinstance(model, keras.Sequential):
             return [model.layers[-1].name]
@@ -247,9 +248,9 @@ class _KerasStep:
 
 @contextmanager
 def _without_host_draws() -> Iterator[None]:
-    """Raises: UsageError where the model draws numbers of NumPy or Python within the block
+    """Raises: UsageError if the model draws numbers from NumPy or Python within the block
 
-    Each step would have the numbers of one call.
+    Each step would use the same numbers.
     """
     before = _host_generators()
     yield
@@ -262,7 +263,7 @@ def _without_host_draws() -> Iterator[None]:
 
 
 def _host_generators() -> dict[str, Any]:
-    """States of the global generators that a layer may draw from."""
+    """Return states of the global generators that a layer may draw from."""
     state = np.random.get_state(legacy=False)
     assert isinstance(state, dict), "not the legacy form"
     return {"numpy.random": repr(state), "random": random.getstate()}
@@ -270,7 +271,7 @@ def _host_generators() -> dict[str, Any]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Have Keras leave errors as they are, without a list of a layer's arguments."""
+    """Context manager in which Keras does not add a layer's arguments to errors."""
     was_filtered = keras.config.is_traceback_filtering_enabled()
     keras.config.disable_traceback_filtering()
     try:
@@ -281,7 +282,7 @@ def _plain_errors() -> Iterator[None]:
 
 
 def _dtype(dtype: Any) -> torch.dtype:
-    """The type of an array on the wafer: floats are those of the model."""
+    """Return the type of an array on the wafer; floats have that of the model."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return torch.float32
@@ -293,7 +294,7 @@ def _refs(tree: Any) -> list[Ref]:
 
 
 def _with_names(recording: Recording, names: Sequence[str]) -> Recording:
-    """The recording with the names of the data set's arrays."""
+    """Return the recording with the names of the data set's arrays."""
     own = {leaf.value: name for leaf, name in zip(recording.program_inputs, names, strict=True)}
     leaves = (replace(leaf, name=own.get(leaf.value, leaf.name)) for leaf in recording.leaves)
     return replace(recording, leaves=tuple(leaves))

@@ -1,4 +1,4 @@
-"""Keras 3 on its PyTorch backend, which csrun records."""
+"""Import of Keras 3 on its PyTorch backend, which csrun records."""
 
 import importlib
 from typing import Any

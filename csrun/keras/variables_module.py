@@ -17,10 +17,12 @@ Array = npt.NDArray[Any]
 
 
 class KerasModel:
-    """A compiled Keras model. trained: its trainable variables; kept: float ones that layers write.
+    """A compiled Keras model. trained: its trainable variables; kept: float variables that layers
+    write.
 
-    Other variables, as the state of a dropout's seed, keep their values: csrun draws masks itself.
-    state: variables of its optimizer, by their names in a checkpoint, where the step writes them.
+    Other variables, such as the state of a dropout's seed, are constant: csrun draws masks itself.
+
+    state: variables of its optimizer, by their names in a checkpoint, if the step writes them.
     """
 
     def __init__(self, model: Any) -> None:
@@ -35,9 +37,9 @@ class KerasModel:
 
     @classmethod
     def of(cls, source: Any, params: Any, features: Any = None) -> "KerasModel":
-        """The model, or that which a function returns.
+        """Return the model, or the one that a function returns.
 
-        features: of a batch, for which a model is built that is not built yet
+        features: of a batch, with which a model is built if necessary.
 
         Raises: UsageError for another type, or a model that is not compiled or not built
         """
@@ -86,12 +88,12 @@ class KerasModel:
             parent.register_buffer(name, variable.value.detach().cpu().clone())
 
     def values(self) -> dict[str, Array]:
-        """Values of the variables by their names in a checkpoint."""
+        """Return values of the variables by their names in a checkpoint."""
         found = {name: v.value.detach().cpu().numpy().copy() for name, v in self.named.items()}
         return {n: v if v.dtype.kind == "f" else v.astype(np.float32) for n, v in found.items()}
 
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Set the variables, as at the end of a training: those of `use_ema` to their averages."""
+        """Set the variables at the end of a training; with `use_ema` to their averages."""
         for name, variable in self.named.items():
             variable.assign(values[name])
         optimizer = self.keras.optimizer
@@ -102,22 +104,22 @@ class KerasModel:
 
 
 def stored_name(variable: Any) -> str:
-    """A variable's name in a checkpoint: its path, below `model` where that has no layer."""
+    """Return a variable's name in a checkpoint: its path, below `model` if that has no layer."""
     path: str = variable.path
     return path if "/" in path else f"model/{path}"
 
 
 def tensor_at(module: torch.nn.Module, name: str) -> torch.Tensor:
-    """The parameter or buffer that a module has by a name in a checkpoint."""
+    """Return the parameter or buffer of a module by its name in a checkpoint."""
     parent, last = place_of(module, name)
     found: torch.Tensor = getattr(parent, last)
     return found
 
 
 def place_of(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
-    """The module that has the tensor of a name in a checkpoint, and the tensor's name there.
+    """Return the submodule with the tensor of a checkpoint name, and the tensor's name in it.
 
-    Modules are nested as the paths of variables are.
+    Modules are nested like the paths of variables.
     """
     *parts, last = name.split("/")
     for part in parts:
@@ -128,7 +130,7 @@ def place_of(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
 
 
 def _require_distinct(variables: list[Any]) -> None:
-    """Raises: UsageError for two variables of one path"""
+    """Raises: UsageError for two variables with one path"""
     paths = [variable.path for variable in variables]
     for path in paths:
         if paths.count(path) > 1:
@@ -139,9 +141,9 @@ def _require_distinct(variables: list[Any]) -> None:
 
 @contextmanager
 def _names_from_the_start() -> Iterator[None]:
-    """Number the names that Keras makes from the start, whatever was built in this process before.
+    """Restart the numbers in Keras's names, regardless of earlier models in this process.
 
-    So a model has the same names in each run that it resumes in.
+    A model then has the same names in every run that resumes it.
     """
     from keras.src.backend.common import global_state
 

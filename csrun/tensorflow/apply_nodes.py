@@ -1,4 +1,4 @@
-"""The optimizer of a graph, from the Apply operators below its train_op."""
+"""Optimizer of a graph, from the Apply operators below its train_op."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,9 +22,11 @@ from csrun.tensorflow.rate_schedules import Rate, RateReader
 
 @dataclass(frozen=True)
 class GraphLearning:
-    """Learning of a graph.
+    """Learning algorithm of a graph.
 
-    optimizer: csrun's. trained: names of the variables' operators. clipping: limits of gradients
+    optimizer: csrun's.
+    trained: names of the variables' operators.
+    clipping: limits of gradients.
     """
 
     optimizer: Learning
@@ -39,9 +41,9 @@ class GraphLearning:
 def learning_of(
     train_op: Any, asked: AskedGradients, rates: RateReader, own: OwnOptimizers
 ) -> GraphLearning:
-    """Return the learning of a train_op.
+    """Return the learning algorithm of a train_op.
 
-    Raises: GraphError for updates that csrun does not have, or that differ between variables
+    Raises: GraphError for unsupported updates, or updates that differ between variables
     """
     ops = ancestors([getattr(train_op, "op", train_op)], by_control=True)
     if (found := own.learning(ops, asked, rates)) is not None:
@@ -100,9 +102,9 @@ class _ApplyNumbers:
     inputs: Mapping[str, Any]
 
     def number(self, name: str) -> float:
-        """A constant input.
+        """Return a constant input.
 
-        Raises: GraphError for one that changes
+        Raises: GraphError for an input that changes
         """
         value = value_of(self.inputs[name])
         if value is None:
@@ -113,7 +115,7 @@ class _ApplyNumbers:
         return bool(self.op.get_attr(name))
 
     def first_value(self, name: str) -> float:
-        """The number that a slot variable begins with."""
+        """Return the initial value of a slot variable."""
         variable = variables_by_operator(self.op.graph)[self.inputs[name].op.name]
         found = value_of(variable.initial_value)
         if found is None or (found != found.flat[0]).any():
@@ -129,14 +131,14 @@ def _descent(given: _ApplyNumbers, rate: Rate) -> Options:
 
 
 def _momentum(given: _ApplyNumbers, rate: Rate) -> Options:
-    """Source: tf.raw_ops.ResourceApplyMomentum: the velocity is that of PyTorch."""
+    """Source: tf.raw_ops.ResourceApplyMomentum: the velocity is that of PyTorch"""
     nesterov = given.flag("use_nesterov")
     momentum = given.number("momentum")
     return nn.SGD, {"learning_rate": rate, "momentum": momentum, "nesterov": nesterov}
 
 
 def _adam(given: _ApplyNumbers, rate: Rate) -> Options:
-    """Source: tf.raw_ops.ResourceApplyAdam: epsilon is added before the bias correction."""
+    """Source: tf.raw_ops.ResourceApplyAdam: epsilon is added before the bias correction"""
     if given.flag("use_nesterov"):
         raise refused(
             given.op, "Nesterov momentum is not supported in Adam: leave use_nesterov out"
@@ -147,7 +149,7 @@ def _adam(given: _ApplyNumbers, rate: Rate) -> Options:
 
 
 def _adagrad(given: _ApplyNumbers, rate: Rate) -> Options:
-    """Source: tf.raw_ops.ResourceApplyAdagrad: there is no epsilon but the first sum."""
+    """Source: tf.raw_ops.ResourceApplyAdagrad: there is no epsilon, only the initial sum"""
     first = given.first_value("accum")
     return nn.Adagrad, {"learning_rate": rate, "initial_accumulator": first, "epsilon": 1e-30}
 
@@ -155,12 +157,12 @@ def _adagrad(given: _ApplyNumbers, rate: Rate) -> Options:
 class _TensorFlowRmsProp(
     nn.RMSProp, frozen=True, forbid_unknown_fields=True, tag="tensorflow_rmsprop"
 ):
-    """RMSProp of TensorFlow: epsilon is below the root, the velocity has the rates of its steps."""
+    """RMSProp of TensorFlow: epsilon is inside the root, and the velocity includes the rates."""
 
     initial_accumulator: float = 1.0
 
     def algorithm(self) -> Algorithm:
-        """The learning algorithm as an attribute of CIRH."""
+        """Return the learning algorithm as an attribute of CIRH."""
         is_constant = isinstance(self.learning_rate, Real | Constant)
         return RmsPropAttr.of(
             schedule_attribute(self.learning_rate),
@@ -197,7 +199,7 @@ class _TensorFlowAdadelta(
     epsilon: float
 
     def algorithm(self) -> Algorithm:
-        """The learning algorithm as an attribute of CIRH."""
+        """Return the learning algorithm as an attribute of CIRH."""
         return AdadeltaAttr.of(schedule_attribute(self.learning_rate), self.rho, self.epsilon)
 
 

@@ -1,4 +1,4 @@
-"""`tf.train`'s questions about checkpoints, answered for folders of csrun's."""
+"""Checkpoint queries of `tf.train`, also answered for csrun's folders."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,10 +10,10 @@ from csrun.records import checkpoints
 
 
 def add_checkpoint_state(tensorflow: Any) -> None:
-    """Have `tf.train` find csrun's checkpoints, too.
+    """Make `tf.train` find csrun's checkpoints, too.
 
-    latest_checkpoint, by which scripts choose the batches to skip, finds none of csrun's: csrun
-    continues the input of a resumed training itself.
+    latest_checkpoint, with which scripts choose the batches to skip, does not return csrun's: csrun
+    itself continues the input of a resumed training.
     """
     state, latest = tensorflow.train.get_checkpoint_state, tensorflow.train.latest_checkpoint
 
@@ -35,15 +35,15 @@ def add_checkpoint_state(tensorflow: Any) -> None:
 
 
 def _kept(folder: Any) -> list[str]:
-    """Paths of csrun's checkpoints in a folder, oldest first."""
+    """Return paths of csrun's checkpoints in a folder, oldest first."""
     place, steps = Path(folder), tuple[int, ...]()
-    with suppress(CsrunError):  # an index of TensorFlow's
+    with suppress(CsrunError):  # an index of TensorFlow
         steps = checkpoints.kept_steps(place)
     return [str(place / checkpoints.name_of(step)) for step in steps]
 
 
 def _state_of(paths: list[str]) -> Any:
-    """The answer in the form of TensorFlow's."""
+    """Return the answer in TensorFlow's form."""
     from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
     return CheckpointState(model_checkpoint_path=paths[-1], all_model_checkpoint_paths=paths)

@@ -1,4 +1,4 @@
-"""Errors of a graph, which name the Python line that made an operator."""
+"""Errors of a graph, with the Python line that created an operator."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ class UnsupportedOperator(Exception):  # noqa: N818  the importer adds the user'
 
 
 def line_of(op: Any) -> str:
-    """`file:line` of the innermost frame outside TensorFlow and Keras that made an operator."""
+    """Return `file:line` of the innermost frame outside TensorFlow and Keras that created an
+    operator.
+    """
     frames = [frame for frame in op.traceback if not _is_inside(frame.filename)]
     frame = frames[-1] if frames else op.traceback[-1]
     return f"{frame.filename}:{frame.lineno}"
@@ -32,5 +34,5 @@ def _is_inside(filename: str) -> bool:
 
 
 def refused(op: Any, why: object) -> GraphError:
-    """The error of an operator: its line, kind and name, and why it is refused."""
+    """Return the error of an operator: its line, kind and name, and the reason."""
     return GraphError(f"{line_of(op)}: TensorFlow operator {op.type} ({op.name}): {why}")

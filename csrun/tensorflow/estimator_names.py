@@ -1,4 +1,4 @@
-"""`tf.estimator` of scripts: modes, specifications and train_and_evaluate."""
+"""Names of `tf.estimator` in scripts: modes, specifications and train_and_evaluate."""
 
 from dataclasses import dataclass
 from types import ModuleType
@@ -39,7 +39,7 @@ class EvalSpec:
 
 @dataclass(frozen=True)
 class WarmStartSettings:
-    """Checkpoint and names of the weights that a training begins with."""
+    """Checkpoint and names of the initial weights of a training."""
 
     ckpt_to_initialize_from: str
     vars_to_warm_start: Any = ".*"

@@ -1,4 +1,4 @@
-"""Operators of a graph that are imported as one: mean cross entropy, dropout."""
+"""Patterns of operators that are imported as one: mean cross entropy, dropout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Constants = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A match. inputs: tensors that it reads. emit: takes the emission and their values."""
+    """A match. inputs: tensors that it reads; emit: takes the emission and their values."""
 
     inputs: tuple[Any, ...]
     emit: Callable[..., Value]
@@ -67,7 +67,7 @@ def _dropout(op: Any, constants: Constants) -> Pattern | None:
 
 
 def _rate(condition: Any, constants: Constants) -> float | None:
-    """The share of values that a mask drops, of a mask of uniform random numbers."""
+    """Return the dropped share of values, for a mask from uniform random numbers."""
     op = condition.op
     if op.type != "GreaterEqual":
         return None
@@ -82,7 +82,7 @@ _UNIFORM = ("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2
 
 
 def _below(op: Any, kinds: tuple[str, ...]) -> Any:
-    """The operator below a chain of others, along their first inputs."""
+    """Return the operator at the end of a chain along first inputs."""
     while op.type in kinds:
         op = op.inputs[0].op
     return op

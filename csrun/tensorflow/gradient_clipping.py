@@ -1,4 +1,4 @@
-"""tf.clip_by_global_norm, clip_by_norm and clip_by_value, found by their operators."""
+"""Recognition of tf.clip_by_global_norm, clip_by_norm and clip_by_value."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ Clipped = tuple[Clipping, str]
 def clipping_of(gradient: Any, known: Mapping[str, str]) -> Clipped | None:
     """Return the limits of a gradient, and the gradient's placeholder.
 
-    known: placeholders of gradients. None for a gradient that is changed otherwise.
+    known: placeholders of gradients. None for a gradient that is changed in another way.
     """
     op = _plain(gradient.op)
     if op.name in known:
@@ -74,7 +74,7 @@ def _by_gradient_norm(op: Any, known: Mapping[str, str]) -> Clipped | None:
 
 
 def refuse_edited(op: Any, variable: str) -> GraphError:
-    """The error of a gradient that is changed before an optimizer takes it."""
+    """Return the error for a gradient that is changed before an optimizer uses it."""
     return refused(
         op,
         f"the gradient of {variable} is changed in a way that is not supported: use it as it is, "
@@ -84,14 +84,14 @@ def refuse_edited(op: Any, variable: str) -> GraphError:
 
 
 def _is_norm_of_all(minimum: Any, known: Mapping[str, str]) -> bool:
-    """True where the norm is that of all gradients."""
+    """True if the norm is over all gradients."""
     ops = ancestors([minimum.op])
     squared = {_plain(op.inputs[0].op).name for op in ops if op.type == "L2Loss"}
     return squared == set(known) and any(op.type == "Sqrt" for op in ops)
 
 
 def _plain(op: Any) -> Any:
-    """The operator below identities."""
+    """Return the operator below identities."""
     while op.type in ("Identity", "Cast"):
         op = op.inputs[0].op
     return op

@@ -1,7 +1,7 @@
 """tf.cond without control flow.
 
-A predicate that is the same in each step chooses its branch at once. Of one that changes both
-branches are computed, and each result is one of theirs.
+A predicate that is constant over steps selects its branch at import. For a changing one both
+branches are computed, and each result is selected from one of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ BRANCHES = ("If", "StatelessIf", "Switch", "Merge")  # operators of tf.cond
 
 @contextmanager
 def without_branches() -> Iterator[None]:
-    """Resolve tf.cond within the block."""
+    """Context manager in which tf.cond is resolved."""
     with ExitStack() as stack:
         for module in (tf, tf.compat.v1):
             stack.enter_context(patch.object(module, "cond", partial(_cond, module.cond)))
@@ -29,7 +29,9 @@ def without_branches() -> Iterator[None]:
 
 
 def _cond(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a branch, or both; the original for other arguments, and where no batch decides."""
+    """Call one or both branches; TensorFlow's own function for other arguments, and if the batch
+    does not determine the predicate.
+    """
     named = dict(zip(("pred", "true_fn", "false_fn"), arguments, strict=False)) | options
     predicate, branches = named.get("pred"), (named.get("false_fn"), named.get("true_fn"))
     if predicate is None or len(arguments) > 3 or not all(map(callable, branches)):
@@ -68,7 +70,7 @@ def _selected(predicate: Any, false_fn: Any, true_fn: Any) -> Any:
 
 
 def _chosen(predicate: Any, taken: Any, other: Any) -> Any:
-    """One of two results; both of operators without results."""
+    """Return a selection of two results; both, for operators without results."""
     if taken is None or isinstance(taken, tf.Operation):
         return tf.group(*(each for each in (taken, other) if each is not None))
     taken, other = tf.convert_to_tensor(taken), tf.convert_to_tensor(other)

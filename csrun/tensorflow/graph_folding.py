@@ -1,4 +1,6 @@
-"""Folding of a graph: what is the same in each step is computed in TensorFlow, by static shapes."""
+"""Constant folding of a graph: values that are constant over steps are computed in TensorFlow, by
+static shapes.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,9 +15,9 @@ _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 def fold(ops: Iterable[Any]) -> dict[str, Array]:
-    """Return the constants that other operators among these read, by the names of tensors.
+    """Return the constants that other operators among these read, by tensor name.
 
-    ops: in the order of their making
+    ops: in the order of creation.
     """
     constant, fed = set[str](), dict[str, Array]()
     wanted: dict[str, Any] = {}
@@ -31,7 +33,7 @@ def fold(ops: Iterable[Any]) -> dict[str, Array]:
 
 
 def value_of(tensor: Any) -> Array | None:
-    """Return the value of a tensor that is the same in each step, else None."""
+    """Return the value of a tensor that is constant over steps, else None."""
     from csrun.tensorflow.graph_gradients import ancestors
 
     fed = dict[str, Array]()
@@ -51,7 +53,7 @@ def _is_foldable(op: Any) -> bool:
 
 
 def _static_shapes(op: Any) -> dict[str, Array] | None:
-    """Values of an operator of shapes, by the names of its outputs; None for unknown ones."""
+    """Return values of a shape operator, by output name; None for unknown ones."""
     if op.type not in _SHAPES or not all(t.shape.is_fully_defined() for t in op.inputs):
         return None
     kind = op.outputs[0].dtype.as_numpy_dtype
@@ -61,7 +63,9 @@ def _static_shapes(op: Any) -> dict[str, Array] | None:
 
 
 def _evaluated(wanted: Mapping[str, Any], fed: Mapping[str, Array]) -> dict[str, Array]:
-    """Evaluate tensors; constants of the graph are read without a session, which takes longer."""
+    """Evaluate tensors; constants of the graph are read without a session, which would take longer.
+    longer.
+    """
     plain = {name: t for name, t in wanted.items() if t.op.type == "Const"}
     values = {name: tf.get_static_value(tensor) for name, tensor in plain.items()}
     others = {name: tensor for name, tensor in wanted.items() if name not in plain}

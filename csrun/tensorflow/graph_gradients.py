@@ -1,6 +1,6 @@
-"""Gradients that a model_fn asks for: placeholders, as csrun computes the gradients itself.
+"""Gradients requested by a model_fn: placeholders, since csrun computes the gradients itself.
 
-No gradient is built in TensorFlow. Each use of a placeholder says what the model_fn does with it.
+No gradient is built in TensorFlow. The uses of a placeholder show what the model_fn does with it.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from csrun.tensorflow.tf_version import tf
 class AskedGradients:
     """Gradients by the name of their placeholder.
 
-    losses: tensors that gradients are of, in the order of the calls. variables: name of the
-    variable's operator, by the placeholder's operator.
+    losses: tensors that are differentiated, in the order of the calls.
+    variables: name of the variable's operator, by the placeholder's operator.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -25,7 +25,7 @@ class AskedGradients:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Give placeholders for the gradients that are asked for within the block."""
+        """Context manager that returns placeholders for requested gradients."""
         from tensorflow.python.ops import gradients_util
 
         original = gradients_util._GradientsHelper
@@ -65,7 +65,7 @@ class AskedGradients:
 
 
 def operator_of(x: Any) -> Any:
-    """Return the operator of a tensor or variable: of a variable the one that holds it."""
+    """Return the operator of a tensor or variable; for a variable the one that holds it."""
     return x.handle.op if hasattr(x, "handle") else x.op
 
 
@@ -79,9 +79,9 @@ def variables_by_operator(graph: Any) -> dict[str, Any]:
 
 
 def ancestors(ends: list[Any], by_control: bool = False) -> list[Any]:
-    """Return operators and all that they depend on, in the order of their making.
+    """Return operators and all that they depend on, in the order of creation.
 
-    by_control: of control dependencies, too
+    by_control: include control dependencies.
     """
     pending, seen = list(ends), {op.name: op for op in ends}
     while pending:

@@ -1,4 +1,4 @@
-"""Import of a graph's forward pass: each operator that the wanted tensors depend on, as CIRH."""
+"""Import of a graph's forward pass to CIRH: each operator that the requested tensors depend on."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from csrun.tensorflow.variable_writes import ASSIGNMENTS, writes_before
 
 _ZEROS = InitializerAttr.of(
     Distribution.ZEROS
-)  # TensorFlow's first values are written to the store
+)  # TensorFlow's initial values are written to the store
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _OTHERS = "rewrite the line with other operators"
 _LOOP = "unroll the loop, as tf.compat.v1.nn.static_rnn does"
@@ -38,15 +38,15 @@ _REMEDIES = {
 
 
 def stored_name(operator: str) -> str:
-    """A variable's name in a checkpoint: its own, below `model` where it has no layer."""
+    """Return a variable's name in a checkpoint: its own, below `model` if it has no layer."""
     return operator if "/" in operator else f"model/{operator}"
 
 
 class GraphImporter:
-    """Import of the tensors that are asked for into a tracer.
+    """Import of requested tensors into a tracer.
 
-    inputs: the batch's tensors by the names of their placeholders' operators. trained: names of
-    the variables' operators that are trained; None for all that are trainable.
+    inputs: the batch's tensors by the names of their placeholders' operators.
+    trained: names of the operators of trained variables; None for all trainable ones.
     has_padded_labels: whether labels of -1 are padding.
     """
 
@@ -64,8 +64,8 @@ class GraphImporter:
         self._values: dict[str, Value] = {}
         self._next_values: dict[str, Tensor] = {}  # by the names of assignments
         self._is_assigning = False
-        self.assigned: dict[str, Any] = {}  # assignments by the variables' operators' names
-        self.variables: dict[str, Any] = {}  # those imported, by their operators' names
+        self.assigned: dict[str, Any] = {}  # assignments by the names of the variables' operators
+        self.variables: dict[str, Any] = {}  # imported assignments, by operator name
 
     def tensors(self, wanted: Sequence[Any]) -> list[Tensor]:
         """Import these tensors of the graph.
@@ -105,16 +105,16 @@ class GraphImporter:
         return self._next_values[op.name]
 
     def _fold_wanted(self, wanted: Sequence[Any]) -> None:
-        """Fold wanted tensors that are constants themselves."""
+        """Fold requested tensors that are constants themselves."""
         for tensor in wanted:
             value = None if tensor.name in self._values else value_of(tensor)
             if value is not None:
                 self._values[tensor.name] = value
 
     def _needed(self, wanted: Sequence[Any]) -> dict[str, Pattern | None]:
-        """Operators to import, by name, with the patterns that end with them.
+        """Return the operators to import, by name, with the patterns that end with them.
 
-        Raises: GraphError for a branch that no batch decides
+        Raises: GraphError for a branch that the batch does not determine
         """
         pending, found = list(wanted), dict[str, Pattern | None]()
         constants = {n: v for n, v in self._values.items() if not isinstance(v, Tensor)}
@@ -201,9 +201,9 @@ class GraphImporter:
 
     @contextmanager
     def _located(self, op: Any) -> Iterator[None]:
-        """Attribute operators and errors to the Python line that made the graph's operator.
+        """Attribute operators and errors to the Python line that created the graph's operator.
 
-        Raises: GraphError for what is not supported
+        Raises: GraphError for unsupported operators
         """
         builder, line = self._tracer.builder, line_of(op)
         file, _, number = line.rpartition(":")

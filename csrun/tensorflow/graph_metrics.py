@@ -14,10 +14,10 @@ from csrun.tensorflow.tf_version import tf
 
 @dataclass
 class GraphMetrics(HostCall):
-    """Metric operators in a graph of their own, whose placeholders have any number of samples.
+    """Metric operators in a separate graph, whose placeholders have any number of samples.
 
-    tensors: of the model's graph, which the metrics are computed from. takes_parts: whether the
-    metrics are of any number of samples.
+    tensors: of the model's graph, from which the metrics are computed.
+    takes_parts: whether the metrics accept any number of samples.
     """
 
     tensors: tuple[Any, ...] = ()
@@ -56,7 +56,7 @@ class GraphMetrics(HostCall):
         self.session.run([update for _, update in self.names.values()], feeds)
 
     def values(self) -> Results:
-        """The metrics by name, and start again."""
+        """Return the metrics by name, and reset."""
         if self.is_new:
             return {}
         found = self.session.run({name: value for name, (value, _) in self.names.items()})
@@ -65,14 +65,16 @@ class GraphMetrics(HostCall):
 
 
 def _of_any_batch(tensor: Any) -> Any:
-    """A tensor whose first axis has no static size, as a last batch may have fewer samples."""
+    """Return a tensor whose first axis has no static size, since a last batch may have fewer
+    samples.
+    """
     if not hasattr(tensor, "op") or not tensor.shape.rank:
         return tensor
     return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
 def _frontier(ends: list[Any], loss: Any) -> tuple[Any, ...]:
-    """Tensors of the model that the metrics read: those of the loss, and the batch."""
+    """Return tensors of the model that the metrics read: those of the loss, and the batch."""
     of_loss = {op.name for op in ancestors([loss.op])} if loss is not None else set()
     weights = {name for name, v in variables_by_operator(ends[0].graph).items() if v.trainable}
     pending, seen, found = list(ends), set[str](), dict[str, Any]()
@@ -99,7 +101,7 @@ def _is_constant(op: Any) -> bool:
 
 
 def _session_of(graph: Any, ends: list[Any], tensors: tuple[Any, ...]) -> Any:
-    """A session of a copy of the metrics' part of a graph, over placeholders."""
+    """Return a session of a copy of the metrics' part of a graph, over placeholders."""
     local = graph.get_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES)
     metric = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
     variables = {v.name: v for v in (*local, *metric)}.values()

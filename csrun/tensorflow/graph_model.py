@@ -1,4 +1,4 @@
-"""A model_fn's graph: placeholders of the batch, the call, and its import to csrun's tracer."""
+"""Graph of a model_fn: placeholders of the batch, the call, and its import to csrun's tracer."""
 
 import inspect
 import logging
@@ -42,8 +42,9 @@ Array = npt.NDArray[Any]
 class GraphRequest:
     """Request of a trace. call: the user's model_fn. precision: type of arithmetic.
 
-    last: last step of a training, if known. storage: choice of the 16-bit format. has_joined: a
-    training's batches are each several of the input_fn
+    last: last step of a training, if known.
+    storage: choice of the 16-bit format.
+    has_joined: a training's batches are each several of the input_fn.
     """
 
     call: Callable[..., Any]
@@ -57,7 +58,8 @@ class GraphRequest:
 
 
 def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) -> TracedModel:
-    """The program of a mode before the passes, its metrics, and the first values of its weights.
+    """Return the program of a mode before the passes, its metrics, and initial values of its
+    weights.
 
     Raises: UsageError, GraphError for a model_fn that csrun cannot compile
     """
@@ -74,7 +76,7 @@ def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) 
 
 @dataclass
 class _GraphModel:
-    """One call of a model_fn in a graph of its own."""
+    """One call of a model_fn in a separate graph."""
 
     asked: GraphRequest
     mode: RunMode
@@ -84,7 +86,7 @@ class _GraphModel:
     inputs: dict[str, Tensor] = field(default_factory=dict)
 
     def build(self, features: Any, labels: Any, mode: RunMode, params: Any) -> NativeSpec:
-        """The model function that csrun's tracer calls."""
+        """Model function for csrun's tracer."""
         gradients, rates = AskedGradients(), RateReader(self.asked.last)
         own, scales = OwnOptimizers(), LossScales()
         records = (each.recorded() for each in (gradients, rates, own, scales, policies))
@@ -111,7 +113,7 @@ class _GraphModel:
             return self._imported(spec, learning, gradients)
 
     def _set_storage(self) -> HalfFormat | None:
-        """Have the traced module store numbers in the format that is chosen."""
+        """Set the storage format of the traced module."""
         storage = self.asked.storage.of(policies.name)
         if storage is not None:
             set_storage(next(iter(self.inputs.values())).tracer.module, storage)
@@ -124,9 +126,9 @@ class _GraphModel:
         return made
 
     def _called(self, features: Any, labels: Any = None) -> CSEstimatorSpec:
-        """Call the model_fn with those arguments that it takes.
+        """Call the model_fn with the arguments that it accepts.
 
-        Raises: GraphError for another result than a specification
+        Raises: GraphError for a result that is not a specification
         """
         given = {
             "labels": labels,
@@ -183,7 +185,7 @@ class _GraphModel:
         return NativeSpec(mode=self.mode, predictions=dict(zip(named, values, strict=True)))
 
     def _summarize(self, loss: Any) -> None:
-        """Keep the scalar summaries of values that the loss is computed from, or of itself."""
+        """Keep the scalar summaries of the loss, and of values that it is computed from."""
         known = {op.name for op in ancestors([loss.op])}
         for entry in self.graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
             op = getattr(entry, "op", None)
@@ -194,7 +196,9 @@ class _GraphModel:
                 summary.scalar(op.name, value)
 
     def first_values(self) -> dict[str, Array]:
-        """Initial values of the variables, computed by TensorFlow; none outside of a training."""
+        """Return initial values of the variables, computed by TensorFlow; empty outside of a
+        training.
+        """
         if self.mode is not RunMode.TRAIN:
             return {}
         variables = self.importer.variables
@@ -215,7 +219,7 @@ def _has_padded_labels(params: Any) -> bool:
 
 
 def _mapped(function: Callable[[Any, Tensor], Any], kinds: Any, values: Any) -> Any:
-    """A function of each array of a structure of tuples and dicts."""
+    """Apply a function to each array of a structure of tuples and dicts."""
     if isinstance(values, Mapping):
         return {name: _mapped(function, kinds[name], value) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -224,7 +228,7 @@ def _mapped(function: Callable[[Any, Tensor], Any], kinds: Any, values: Any) -> 
 
 
 def _require_one_loss(loss: Any, gradients: AskedGradients) -> None:
-    """Raises: GraphError where gradients are of another tensor than the specification's loss"""
+    """Raises: GraphError if gradients are of another tensor than the specification's loss"""
     losses = {_plain(each).name: each for each in gradients.losses}
     if len(losses) > 1:
         lines = " and ".join(f"{each.name} ({line_of(each.op)})" for each in losses.values())

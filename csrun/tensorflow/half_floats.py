@@ -1,4 +1,4 @@
-"""16-bit floats in a model_fn: its graph is one of float32."""
+"""16-bit floats in a model_fn, whose graph is float32."""
 
 import logging
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def say_widened() -> None:
 
 @contextmanager
 def without_halves(tf: Any) -> Iterator[None]:
-    """Have 16-bit types, and casts to them, be float32 within the block."""
+    """Context manager in which 16-bit types, and casts to them, are float32."""
     cast = tf.cast
 
     def widened(x: Any, dtype: Any, *arguments: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """Gradient accumulation by the Model Zoo's params: the batches of a step are joined to one.
 
 The mean of the gradients of `grad_accum_steps` batches is that of all their samples. csrun splits
-such a batch into micro-batches where the wafer cannot hold it.
+such a batch into micro-batches if it does not fit on the wafer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def batches_of_step(params: Any) -> int:
 
 
 def without_accumulation(params: Any) -> Any:
-    """The params of a model_fn that gets joined batches."""
+    """Return the params for a model_fn with joined batches."""
     if batches_of_step(params) == 1:
         return params
     changed = dict(params)
@@ -40,7 +40,7 @@ def without_accumulation(params: Any) -> Any:
 
 
 def joined(make: Callable[[Any], Any], count: int) -> Callable[[Any], Dataset]:
-    """An input function whose batches are each so many of another's."""
+    """Return an input function whose batches each join several of another's."""
 
     def make_joined(params: Any) -> Dataset:
         return Dataset.from_batches(JoinedBatches(as_dataset(make(params)), count))
@@ -49,7 +49,7 @@ def joined(make: Callable[[Any], Any], count: int) -> Callable[[Any], Dataset]:
 
 
 class JoinedBatches:
-    """Batches of a data set, so many in one; those left at its end are dropped."""
+    """Batches of a data set, joined in groups; an incomplete last group is dropped."""
 
     def __init__(self, dataset: Dataset, count: int) -> None:
         self._dataset, self._count = dataset, count

@@ -17,13 +17,16 @@ def import_statistics(
     batch: Set[str],
     gradients: Mapping[str, str],
 ) -> None:
-    """Import the assignments of values of the batch, such as its mean, that a step runs.
+    """Import the assignments of batch values, such as means, that a step runs.
 
-    Each sets a state's next value. ends: train_op and loss. batch: names of the placeholders'
-    operators. gradients: weights by the names of their gradients' placeholders
+    Each sets a state's next value.
+
+    ends: train_op and loss.
+    batch: names of the placeholders' operators.
+    gradients: weights by the names of their gradients' placeholders.
 
     Raises: GraphError for one of UPDATE_OPS that train_op does not run, and for an assignment that
-    is neither of the batch nor an optimizer's
+    is neither a batch value nor an optimizer's
     """
     run = ancestors([getattr(end, "op", end) for end in ends], by_control=True)
     names = {op.name for op in run}
@@ -53,6 +56,8 @@ def import_statistics(
 
 
 def _optimizer_variables(run: Sequence[Any], weights: Set[str]) -> set[str]:
-    """Names of the operators that updates of weights read: slots, powers of rates and others."""
+    """Return names of the operators that updates of weights read: slots, powers of rates and
+    others.
+    """
     updates = [op for op in run if is_write(op) and op.inputs[0].op.name in weights]
     return {op.name for op in ancestors(updates)}

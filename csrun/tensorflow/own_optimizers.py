@@ -1,7 +1,8 @@
-"""Optimizers that scripts have classes of: recognized by their options, and proven by a step.
+"""Optimizer classes of scripts: recognized by their options, and checked by a step.
 
-BERT's AdamWeightDecayOptimizer and the Model Zoo's AdamWOptimizer are AdamW, whose epsilon is added
-before the bias correction. Their class is the user's, so a step of it is compared with the rule.
+BERT's AdamWeightDecayOptimizer and the Model Zoo's AdamWOptimizer are AdamW with epsilon added
+before the bias correction. Since the class is the user's, one of its steps is compared with the
+rule.
 """
 
 import re
@@ -28,20 +29,20 @@ Array = npt.NDArray[Any]
 _OPTIONS = ("learning_rate", "weight_decay_rate", "beta1", "beta2", "epsilon")
 _CLIPS = re.compile(r"(.*/)?clip_by_(global_norm|norm|value)(_\d+)?")  # scopes of their operators
 _SCALES = ("Mul", "RealDiv", "Minimum", "Maximum", "Identity")
-_MOST_PROVEN = 4  # weights, the smallest ones
-_STEP = 1000  # at which no schedule is still 0
-TOLERANCE, ROUNDING = 1e-5, 2.0**-22  # of the step, and of weights in float32
+_MOST_PROVEN = 4  # number of weights to compare, the smallest ones
+_STEP = 1000  # a step at which no schedule is still 0
+TOLERANCE, ROUNDING = 1e-5, 2.0**-22  # tolerances of the step, and of weights in float32
 
 
 @dataclass
 class OwnOptimizers:
-    """The uses of optimizers whose class is not TensorFlow's: their gradients and variables."""
+    """Uses of optimizers whose class is not TensorFlow's: their gradients and variables."""
 
     uses: list[tuple[Any, list[tuple[Any, Any]]]] = field(default_factory=list)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the uses within the block."""
+        """Context manager that records the uses."""
         from tensorflow.python.training import optimizer
 
         base = optimizer.Optimizer
@@ -59,11 +60,11 @@ class OwnOptimizers:
     def learning(
         self, ops: list[Any], asked: AskedGradients, rates: RateReader
     ) -> tuple[Learning, set[str], Clipping] | None:
-        """Return the optimizer of these operators, its variables and limits of their gradients.
+        """Return the optimizer of these operators, its variables and the limits of their gradients.
 
-        None where no optimizer is of the script's own.
+        None if no optimizer is of the script's own class.
 
-        Raises: GraphError for one that is not known, or that computes another step
+        Raises: GraphError for an unknown optimizer, or one that computes another step
         """
         names = {op.name for op in ops}
         uses = [use for use in self.uses if any(operator_of(v).name in names for _, v in use[1])]
@@ -147,7 +148,7 @@ class _StepProof:
         w, g, m, v = numbers
         for place, value in ((variable, w), *_slots(self.optimizer, variable, m, v)):
             place.load(value, session)
-        # The gradient after clipping, so that the norm of all gradients is not needed.
+        # the gradient after clipping, so that the norm of all gradients is not needed
         found = session.run(update, {_after_clipping(gradient, update): g})
         name = stored_name(operator_of(variable).name)
         wanted = _stepped(self.learning, name, self.step, numbers)
@@ -165,7 +166,7 @@ def _slots(optimizer: Any, variable: Any, m: Array, v: Array) -> list[tuple[Any,
 
 
 def _after_clipping(source: Any, update: Any) -> Any:
-    """The tensor that the optimizer takes as a gradient: the placeholder, or what is clipped."""
+    """Return the tensor that the optimizer uses as gradient: the placeholder, or a clipped one."""
     inside = {op.name for op in ancestors([update.op])}
     tensor = source
     while True:
@@ -182,7 +183,7 @@ def _is_square(op: Any) -> bool:
 
 
 def _stepped(learning: nn.AdamW, name: str, step: int, numbers: list[Array]) -> Array:
-    """The step of the rule, in float64."""
+    """Return the step of the rule, in float64."""
     w, g, m, v = numbers
     rate = learning.learning_rate
     lr = rate if isinstance(rate, float | int) else rate.at(step)

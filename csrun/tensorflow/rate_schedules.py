@@ -1,6 +1,6 @@
 """Learning rates of a graph: numbers, TensorFlow's decays, and any function of global_step.
 
-A decay is recognized by its call within the model_fn, and accepted only where it gives the rates
+A decay is recognized by its call within the model_fn, and accepted only if its rates equal those
 that TensorFlow computes from the graph. Other functions become a table, up to the last step.
 """
 
@@ -30,13 +30,13 @@ from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
 from csrun.tensorflow.tf_version import tf
 
 Rate = float | Schedule
-TOLERANCE = 2e-6  # between float32 of TensorFlow and float64 of a schedule
+TOLERANCE = 2e-6  # between TensorFlow's float32 and a schedule's float64
 MOST_TABLE = 200_000  # steps of a table
 
 
 @dataclass
 class RateReader:
-    """Learning rates of one graph. last: the last step of the run, None where the data ends it."""
+    """Learning rates of one graph. last: the last step of the run, None if the data ends it."""
 
     last: int | None
     _calls: list[Schedule] = field(default_factory=list)
@@ -44,7 +44,7 @@ class RateReader:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the calls of TensorFlow's decays within the block."""
+        """Context manager that records the calls of TensorFlow's decays."""
         with ExitStack() as stack:
             for name, make in _DECAYS.items():
                 original = getattr(tf.compat.v1.train, name)
@@ -62,7 +62,7 @@ class RateReader:
         return original(*arguments, **options)
 
     def of(self, tensor: Any) -> Rate:
-        """Return the rate that a tensor of the graph is.
+        """Return the rate of a tensor of the graph.
 
         Raises: GraphError for one that depends on more than global_step
         """
@@ -108,7 +108,7 @@ class _Sampler:
 
 
 def _global_step(tensor: Any) -> Any:
-    """The variable of the steps.
+    """Return the variable of the global step.
 
     Raises: GraphError for a rate that reads anything else
     """
@@ -130,14 +130,14 @@ def _is_close(found: float, wanted: float) -> bool:
 
 
 def _table(rates: list[float]) -> Schedule:
-    """A value for each range of steps with the same rate."""
+    """Return a value for each range of steps with the same rate."""
     changes = [n for n in range(1, len(rates)) if rates[n] != rates[n - 1]]
     values = tuple(rates[n] for n in (0, *changes))
     return PiecewiseConstant(boundaries=tuple(changes), values=values)
 
 
 def _turns(schedules: list[Schedule]) -> Iterator[int]:
-    """Steps next to which schedules change their form."""
+    """Return steps next to which schedules change their form."""
     for schedule in schedules:
         ends = [getattr(schedule, "steps", 0), *getattr(schedule, "boundaries", ())]
         for end in (schedule.warmup_steps, *(schedule.warmup_steps + n for n in ends)):
@@ -145,7 +145,7 @@ def _turns(schedules: list[Schedule]) -> Iterator[int]:
 
 
 def _warmed(schedules: list[Schedule]) -> list[Schedule]:
-    """Each schedule behind each line that rises from 0."""
+    """Yield each schedule after each linear warm-up from 0."""
     rises = [
         s.steps for s in schedules if isinstance(s, Polynomial) and not s.at(0) and s.power == 1
     ]
@@ -194,7 +194,7 @@ def _cosine(given: Any) -> Schedule:
 
 
 def _piecewise(given: Any) -> Schedule:
-    """TensorFlow changes the rate after the boundary's step."""
+    """Source: TensorFlow changes the rate after the boundary's step"""
     return PiecewiseConstant(
         boundaries=tuple(int(step) + 1 for step in given["boundaries"]),
         values=tuple(float(np.asarray(value)) for value in given["values"]),

@@ -1,7 +1,7 @@
-"""Mixed precision as a script asks for it: Keras's policies, and TensorFlow's loss scales.
+"""Mixed precision requested by a script: Keras's policies, and TensorFlow's loss scales.
 
-A policy of 16 bits selects the format that csrun stores numbers in. TensorFlow's graph stays one of
-float32, as csrun rounds by its own rules.
+A 16-bit policy selects the format in which csrun stores numbers. TensorFlow's graph stays float32,
+because csrun rounds by its own rules.
 """
 
 import logging
@@ -32,14 +32,14 @@ _SCALE_OPTIONS = {
 
 @dataclass
 class Policies:
-    """Policies of 16 bits: the global one, and the last one that was made for layers."""
+    """16-bit policies: the global one, and the last one created for layers."""
 
     of_all: str | None = None
     of_layers: str | None = None
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record policies that are made within the block only."""
+        """Context manager that records only policies created within it."""
         self.of_layers = None
         yield
 
@@ -56,8 +56,9 @@ policies = Policies()
 class StorageChoice:
     """Choice of the 16-bit format of a graph.
 
-    configured: the run's own, if any. follows: whether a script's policy selects one. cb16: whether
-    it is CB16
+    configured: the run's own, if any.
+    follows: whether a script's policy selects one.
+    cb16: whether it is CB16.
     """
 
     configured: HalfFormat | None = None
@@ -82,7 +83,7 @@ class LossScales:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record loss scales within the block, and leave the loss as it is."""
+        """Context manager that records loss scales, and leaves the loss unscaled."""
         from tensorflow.python.training.experimental import loss_scale_optimizer
 
         scaled = loss_scale_optimizer.MixedPrecisionLossScaleOptimizer

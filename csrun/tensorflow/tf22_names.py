@@ -1,6 +1,6 @@
-"""Names of TensorFlow 2.2 that scripts of its time import, where the installed one has none.
+"""Names of TensorFlow 2.2 that scripts of its time import and the installed version lacks.
 
-`install` puts them into TensorFlow when it is imported, and imports nothing itself.
+`install` adds them when TensorFlow is imported, and imports nothing itself.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _HALF = ("float16", "bfloat16", *HALF_POLICIES)
 
 
 def install() -> None:
-    """Put the names into TensorFlow, now or when it is imported."""
+    """Add the names to TensorFlow, now or when it is imported."""
     use_keras_2_for_tensorflow()
     if "tensorflow" in sys.modules:
         _add_names(sys.modules["tensorflow"])
@@ -36,7 +36,7 @@ def install() -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds TensorFlow as the other finders do, and adds the names to it."""
+    """Finder that finds TensorFlow like the other finders, and adds the names to it."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname != "tensorflow":
@@ -49,7 +49,7 @@ class _AfterImport(MetaPathFinder):
 
 
 class _NamesLoader(Loader):
-    """Loads a module by another loader, and adds the names to it."""
+    """Loader that loads a module by another loader, and adds the names to it."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -66,7 +66,7 @@ class _NamesLoader(Loader):
 
 
 def _add_names(tensorflow: Any) -> None:
-    """Add the names that are absent."""
+    """Add the names that are missing."""
     if not hasattr(tensorflow, "estimator"):
         tensorflow.estimator = tensorflow.compat.v1.estimator = estimator_module()
         sys.modules.setdefault("tensorflow.estimator", tensorflow.estimator)
@@ -86,9 +86,9 @@ def _add_names(tensorflow: Any) -> None:
 
 
 def _use_keras_2(tensorflow: Any) -> None:
-    """Have `tensorflow.keras` be Keras 2, where TensorFlow was imported before the names.
+    """Make `tensorflow.keras` Keras 2, if TensorFlow was imported before the names.
 
-    Raises: UsageError where the script has taken Keras 3 already, or Keras 2 is not installed
+    Raises: UsageError if the script has used Keras 3 already, or Keras 2 is not installed
     """
     spec = find_spec("tf_keras")
     if spec is None or spec.origin is None:
@@ -116,11 +116,11 @@ def _module(name: str, **attributes: Any) -> ModuleType:
 
 
 def _add_policies(keras: Any) -> None:
-    """Add policies, and the parts of layers that they had."""
+    """Add policies, and the attributes of layers at that time."""
     policies = keras.mixed_precision
 
     def make_policy(name: Any, loss_scale: Any = None) -> Any:
-        """A policy of float32 for one of 16 bits, which is recorded."""
+        """Return a float32 policy for a 16-bit one, which is recorded."""
         made = policies.Policy(_widened(name))
         made.asked = name if name in HALF_POLICIES else None
         asked.of_layers = made.asked or asked.of_layers
@@ -145,12 +145,12 @@ def _add_policies(keras: Any) -> None:
 
 
 def _widened(name: Any) -> Any:
-    """The name of a policy or type of floats: of one with 16 bits, float32."""
+    """Return the name of a policy or float type, float32 for one with 16 bits."""
     return "float32" if name in _HALF else name
 
 
 def _make_settable(layer: Any, name: str) -> None:
-    """Let a layer set a property to the value that it has, as layers of TensorFlow 2.2 do.
+    """Let a layer set a property to its current value, as layers of TensorFlow 2.2 do.
 
     Raises: AttributeError for another value
     """

@@ -48,7 +48,7 @@ class CerebrasEstimator(NativeEstimator):
         warm_start_from: Any = None,
     ) -> None:
         self._given_config = config
-        self._last: int | None = None  # step that a training ends with
+        self._last: int | None = None  # last step of a training
         folder = model_dir or getattr(config, "model_dir", None) or "model_dir"
         options = config.to_csrun() if isinstance(config, CSRunConfig) else config or RunOptions()
         super().__init__(model_fn, folder, _warmed(options, warm_start_from), params)
@@ -182,7 +182,9 @@ class CerebrasEstimator(NativeEstimator):
         return trace_graph(asked, dataset, options)
 
     def _storage(self) -> "StorageChoice":
-        """Choice of the 16-bit format: the run's precision, or else the script's policies."""
+        """Return the choice of the 16-bit format: the run's precision, or else the script's
+        policies.
+        """
         from csrun.tensorflow.script_precision import StorageChoice
 
         config, given = self._config, self._given_config
@@ -201,7 +203,7 @@ def _say_ignored(**given: Any) -> None:
 
 
 def _warmed(options: RunOptions, source: Any) -> RunOptions:
-    """The options with the source of initial weights."""
+    """Return the options with the source of initial weights."""
     if source is None:
         return options
     import msgspec

@@ -11,25 +11,25 @@ import numpy.typing as npt
 from csrun.context import current
 from csrun.records import checkpoints
 
-#: Blocks in which summaries are kept, or not: the scalars of a loss always are.
+#: Contexts that control summaries; the scalars of a loss are always kept.
 cs1_enable_summaries = nullcontext
 cs1_disable_summaries = nullcontext
 
 
 def summary_layer(x: Any) -> Any:
-    """Return a tensor as it is."""
+    """Return a tensor unchanged."""
     return x
 
 
 def boundary_cast(x: Any, name: str | None = None, back_cast: bool = True) -> Any:
-    """Return a tensor as it is: all floats are float32."""
+    """Return a tensor unchanged: all floats are float32."""
     return x
 
 
 def summarize_tensor(
     x: Any, is_gradient_tensor: bool = False, op_name_if_grad: str | None = None
 ) -> None:
-    """Keep nothing of a tensor."""
+    """Ignore a tensor summary."""
 
 
 def GetWeights(path: str | Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:  # noqa: N802
@@ -43,9 +43,9 @@ def GetWeights(path: str | Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:  # n
 
 
 class CSSlurmClusterResolver:
-    """Place of a task in its job: task_type is chief or worker, task_id its number.
+    """Position of a task in its job: task_type is chief or worker, task_id its number.
 
-    Arguments of the original have no effect, as csrun's launcher starts all tasks.
+    Arguments of the original have no effect, since csrun's launcher starts all tasks.
     """
 
     def __init__(self, *unused: Any, **options: Any) -> None:

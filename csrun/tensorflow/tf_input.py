@@ -1,4 +1,4 @@
-"""Input functions: data sets of csrun, arrays in batches, and tf.data in the tasks that read it."""
+"""Input functions: data sets of csrun, batches of arrays, and tf.data."""
 
 import inspect
 import logging
@@ -19,7 +19,7 @@ _MODE_NAMES = {RunMode.TRAIN: "train", RunMode.EVAL: "eval", RunMode.PREDICT: "i
 
 
 def input_of(input_fn: Callable[..., Any], mode: RunMode, seed: int) -> Callable[[Any], Any]:
-    """Return csrun's form of an input function, which may take params, mode or nothing."""
+    """Return csrun's form of an input function, whose arguments may be params, mode or none."""
 
     def make(params: Any) -> Any:
         given = {"params": params, "mode": _MODE_NAMES[mode]}
@@ -37,13 +37,13 @@ def input_of(input_fn: Callable[..., Any], mode: RunMode, seed: int) -> Callable
 
 
 def _needs_one(takes: Any) -> bool:
-    """True for a function whose only argument without a default has a name of its own."""
+    """True for a function whose only argument without a default has another name."""
     needed = [p for p in takes.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     return len(needed) == 1 and needed[0].name != "mode"
 
 
 def _converted(make: Callable[[], Any], seed: int) -> Any:
-    """Call an input function, and make what TensorFlow it returns readable."""
+    """Call an input function, and convert TensorFlow objects that it returns."""
     with _eager(seed), _ordered():
         found = make()
     return TfBatches(found, seed) if _is_tf_data(found) else found
@@ -58,9 +58,9 @@ def _is_tf_data(found: Any) -> bool:
 
 @contextmanager
 def _eager(seed: int) -> Iterator[None]:
-    """Run TensorFlow operators at once, with the run's seed, where TensorFlow is imported.
+    """Run TensorFlow operators eagerly, with the run's seed, if TensorFlow is imported.
 
-    Each task of a job makes the same batches so, whatever it has computed before.
+    Each task of a job then makes the same batches, whatever it has computed before.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
@@ -75,9 +75,9 @@ def _eager(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _ordered() -> Iterator[None]:
-    """Have parallel transformations keep their order, whatever a script asks for.
+    """Make parallel transformations deterministic, whatever a script requests.
 
-    Each task of a job reads the data for itself, and uses its own batches only.
+    Each task of a job reads all of the data, and only uses its own batches.
     """
     tensorflow: Any = sys.modules.get("tensorflow")
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def _ordered() -> Iterator[None]:
 
 
 def _without_disorder(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A transformation whose `deterministic` is never False."""
+    """Return a transformation whose `deterministic` is never False."""
 
     @wraps(original)
     def transform(*arguments: Any, **options: Any) -> Any:
@@ -123,7 +123,7 @@ class TfBatches:
 
 
 def _plain(batch: Any) -> Any:
-    """A batch whose 16-bit floats are of a type that NumPy has."""
+    """Return a batch whose 16-bit floats have a type that NumPy has."""
     if isinstance(batch, dict):
         return {name: _plain(value) for name, value in batch.items()}
     if isinstance(batch, list | tuple):

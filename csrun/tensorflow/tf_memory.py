@@ -1,4 +1,4 @@
-"""Memory of TensorFlow in a task that reads data by it."""
+"""Memory of TensorFlow in a task that uses it to read data."""
 
 import logging
 

@@ -33,9 +33,11 @@ _WITHOUT_EFFECT = (
 class CSRunConfig:
     """Configuration of CerebrasEstimator.
 
-    cs_ip, system_name: the CS system, as host, host:port or name. stack_params: options of the
-    original's compiler; target_num_replicas of its `config` asks for replicas of the model.
+    cs_ip, system_name: the CS system, as host, host:port or name.
+    stack_params: options of the original's compiler; target_num_replicas of its `config` requests
+        replicas of the model.
     precision: as runconfig.precision; None follows the Keras policy of a model_fn.
+
     Other options are those of tf.estimator.RunConfig.
 
     Raises: UsageError for an option that is unknown or not supported
@@ -66,11 +68,11 @@ class CSRunConfig:
 
     @property
     def model_dir(self) -> str | None:
-        """Folder of the run, where the estimator has none of its own."""
+        """Folder of the run, if the estimator sets none."""
         return self.options.get("model_dir")
 
     def to_csrun(self) -> RunOptions:
-        """The same as csrun's own configuration."""
+        """Return csrun's own form of the configuration."""
         found = {ours: self.options.get(name) for name, ours in _OPTIONS.items()}
         given = {name: int(value) for name, value in found.items() if value is not None}
         replicas = getattr(self.stack_params.get("config"), "target_num_replicas", None)

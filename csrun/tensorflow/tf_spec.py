@@ -30,9 +30,12 @@ WITHOUT_EFFECT = (
 class CSEstimatorSpec(_Fields):
     """Return value of model_fn.
 
-    mode: 'train', 'eval' or 'infer'. loss: scalar tensor. train_op: result of `minimize`.
-    predictions: a tensor, or tensors by name. eval_metric_ops: pairs of (value, update) by name;
-    host_call: (function, tensors) that returns them; only one of the two is given.
+    mode: 'train', 'eval' or 'infer'.
+    loss: scalar tensor.
+    train_op: result of `minimize`.
+    predictions: a tensor, or tensors by name.
+    eval_metric_ops: pairs of (value, update) by name.
+    host_call: (function, tensors) that returns such pairs; only one of the two may be given.
 
     Raises: ValueError for both, or a host_call of another form
     """
@@ -81,7 +84,7 @@ def validate_host_call(host_call: Any) -> HostCall:
 def host_call_to_eval_metric_ops(host_call: Any) -> dict[str, Any]:
     """Call a host_call's function, and return its pairs of (value, update) by name.
 
-    Raises: ValueError where it returns neither a dict nor a sequence
+    Raises: ValueError if it returns neither a dict nor a sequence
     """
     function: Callable[..., Any] = host_call[0]
     found = function(*host_call[1])

@@ -1,4 +1,4 @@
-"""TensorFlow as csrun needs it: its version, and Keras 2 as tf.keras."""
+"""Import of TensorFlow: check of its version, and Keras 2 as tf.keras."""
 
 import importlib
 import random
@@ -33,6 +33,6 @@ tf: Any = require_tensorflow()
 
 
 def seed_keras(seed: int) -> None:
-    """Have the initializers of Keras 2, which draw seeds of their own, draw them from a seed."""
+    """Make Keras 2's initializers, which draw their own seeds, draw them from a seed."""
     backend = importlib.import_module("tf_keras.src.backend")
     backend._SEED_GENERATOR.generator = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Writes of a graph's variables, and the reads that come after them in a step."""
+"""Writes of a graph's variables, and the reads that follow them in a step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ ASSIGNMENTS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def writes_before(read: Any) -> list[Any]:
-    """Return the operators that write a variable before this read of it in each step."""
+    """Return the operators that write a variable before this read in each step."""
     if not read.control_inputs:
         return []
     name = read.inputs[0].op.name
@@ -24,7 +24,7 @@ def writes_before(read: Any) -> list[Any]:
 
 
 def is_write(op: Any) -> bool:
-    """True for an operator that writes the variable that is its first operand."""
+    """True for an operator that writes its first operand, a variable."""
     return bool(op.inputs) and op.type.startswith(("Assign", "ResourceApply", "ResourceScatter"))
 
 

@@ -1,4 +1,4 @@
-"""Collector of snapshots: asks the scheduler, and reads the files of the job that is shown."""
+"""Collector of snapshots: queries the scheduler, and reads the files of the displayed job."""
 
 import os
 import time
@@ -15,14 +15,16 @@ from csrun.watch.run_values import NEWEST, Extent, LoggedStep
 from csrun.watch.shown_job import ShownJob
 from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot
 
-MOST_SHOWN = 8  # jobs whose files are kept open to be read on
-ASKED_EVERY_S = {Scheduler.LOCAL: 0.0, Scheduler.SLURM: 5.0}  # a controller that others ask, too
+MOST_SHOWN = 8  # jobs whose files stay open
+# a controller that serves other users, too
+ASKED_EVERY_S = {Scheduler.LOCAL: 0.0, Scheduler.SLURM: 5.0}
 
 
 class Collector:
-    """Collects snapshots of a site; it remembers what it has read of the jobs that are shown.
+    """Collector of snapshots of a site, with a cache of the displayed jobs' files.
 
-    all_states: with all ended jobs, not only the last ones. extent: of the events that are read.
+    all_states: include all ended jobs, not only the last ones.
+    extent: of the events that are read.
     """
 
     def __init__(
@@ -42,9 +44,9 @@ class Collector:
         self._shown: dict[int, ShownJob] = {}
 
     def snapshot(self, job_id: int | None = None) -> SiteSnapshot:
-        """The site now, with this job, else the one that is most likely looked for.
+        """Return the current state of the site, with this job, or else the most relevant one.
 
-        Raises: UsageError for an unknown job; CsrunError when the scheduler does not answer
+        Raises: UsageError for an unknown job; CsrunError if the scheduler does not answer
         """
         self._ask()
         job = self._find(job_id)
@@ -55,7 +57,9 @@ class Collector:
         return SiteSnapshot(self._site.name, now(), self._systems, jobs, detail)
 
     def jobs(self) -> tuple[JobLine, ...]:
-        """The jobs of the site now. Raises: CsrunError when the scheduler does not answer"""
+        """Return the current jobs of the site. Raises: CsrunError if the scheduler does not answer
+        answer
+        """
         self._ask()
         return self._jobs
 
@@ -65,7 +69,7 @@ class Collector:
         return () if shown is None else shown.points
 
     def usage(self, job_id: int) -> list[LoadSample]:
-        """Use of CPU and memory by the tasks of a job that a snapshot has shown."""
+        """Return the use of CPU and memory by the tasks of a job from a snapshot."""
         shown = self._shown.get(job_id)
         return [] if shown is None else shown.usage()
 
@@ -92,12 +96,14 @@ class Collector:
             shown = ShownJob(self._site, self._backend, job.job_id, self._extent)
         self._shown[job.job_id] = shown
         if len(self._shown) > MOST_SHOWN:
-            del self._shown[next(iter(self._shown))]  # the one that was looked at longest ago
+            del self._shown[next(iter(self._shown))]  # the job that was displayed longest ago
         return shown.detail(job, self._systems)
 
 
 def _first_choice(jobs: Sequence[JobLine]) -> JobLine | None:
-    """This account's newest running job, else any's, else the newest that waits, else the last."""
+    """Select this account's newest running job, else anyone's, else the newest pending one, else
+    the last.
+    """
     own = account_name(os.getuid())
 
     def rank(job: JobLine) -> tuple[bool, bool, bool, int]:

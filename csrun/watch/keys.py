@@ -1,4 +1,4 @@
-"""State of the live screen, and what a key does to it. Pure."""
+"""State of the live screen, and the effect of keys on it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ _LETTERS = {b"k": Key.UP, b"j": Key.DOWN} | {k.value.encode(): k for k in Key if
 
 
 def keys_in(data: bytes) -> list[Key]:
-    """Keys in what a terminal has sent."""
+    """Decode keys from a terminal's input."""
     found = []
     while data:
         if data[:3] in _SEQUENCES:
@@ -39,10 +39,11 @@ def keys_in(data: bytes) -> list[Key]:
 
 @dataclass(frozen=True)
 class ScreenState:
-    """selected: the job that is shown; None for the one that a collector chooses.
+    """selected: the displayed job; None if the collector chooses.
 
-    asks: whether the screen asks before it cancels that job. cancels: the job that is to be
-    cancelled. notice: line in place of the keys.
+    asks: whether the screen asks before it cancels that job.
+    cancels: the job to cancel.
+    notice: line in place of the keys.
     """
 
     selected: int | None = None
@@ -61,7 +62,7 @@ class ScreenState:
         return Look(self.selected, self.shows_log, self.notice or KEYS)
 
     def pressed(self, key: Key, jobs: Sequence[JobLine]) -> "ScreenState":
-        """The state after a key; jobs: in the order of the screen."""
+        """Return the state after a key; jobs: in the order of the screen."""
         if self.asks:
             job_id = self.selected if key is Key.YES else None
             return replace(self, asks=False, cancels=job_id, notice="")

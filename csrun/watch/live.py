@@ -31,12 +31,12 @@ Cancel = Callable[[int], str]
 
 
 def show(collector: Collector, cancel: Cancel, job_id: int | None) -> None:
-    """Draw the site and a job until `q` or Ctrl-C; `cancel` ends a job and says what came of it.
+    """Display the site and a job until `q` or Ctrl-C; `cancel` cancels a job and returns a message.
 
     Raises: as `Collector.snapshot`
     """
     snapshot = collector.snapshot(job_id)
-    os.nice(LEAST_PRIORITY)  # on busy CPUs, those of a job, it takes next to nothing
+    os.nice(LEAST_PRIORITY)  # so that it takes almost no time from the CPUs of a job
     console = Console()
     with _errors_afterwards(), _keys_unbuffered(), console.screen():
         try:
@@ -46,7 +46,7 @@ def show(collector: Collector, cancel: Cancel, job_id: int | None) -> None:
 
 
 class ScreenPainter:
-    """Draws lines on a terminal's alternate screen: those that have changed."""
+    """Draws lines on a terminal's alternate screen, only those that have changed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -75,8 +75,8 @@ class _LiveScreen:
         self._cancel = cancel
         self._console = console
         self._painter = ScreenPainter(console)
-        signal.signal(signal.SIGCONT, self._painter.forget)  # a shell has had the terminal
-        self._notices: list[str] = []  # of threads that wait for the end of a job
+        signal.signal(signal.SIGCONT, self._painter.forget)  # a shell has used the terminal
+        self._notices: list[str] = []  # threads that wait for the end of a job
 
     def run(self, snapshot: SiteSnapshot) -> None:
         state = ScreenState(None if snapshot.job is None else snapshot.job.job_id)
@@ -91,7 +91,7 @@ class _LiveScreen:
                     state = replace(state, selected=snapshot.job.job_id)
 
     def _after_keys(self, state: ScreenState, snapshot: SiteSnapshot) -> ScreenState:
-        """The state after the keys that came, or after a while without any."""
+        """Return the state after the pressed keys, or after a while without any."""
         until_s = monotonic() + REFRESH_S
         while (left_s := until_s - monotonic()) > 0:
             if not select.select([sys.stdin], [], [], left_s)[0]:
@@ -117,13 +117,13 @@ class _LiveScreen:
             except CsrunError as error:
                 self._notices.append(str(error))
 
-        # A job may take its whole grace period to end; the screen goes on meanwhile.
+        # A job may take its whole grace period to end; the screen continues meanwhile.
         threading.Thread(target=end_job, daemon=True).start()
         return replace(state, cancels=None, notice=f"job {job_id}: cancelling")
 
 
 class _Heard(io.TextIOBase):
-    """Texts that were written, each once."""
+    """Written texts, without repetitions."""
 
     def __init__(self) -> None:
         self.texts: dict[str, None] = {}
@@ -135,7 +135,7 @@ class _Heard(io.TextIOBase):
 
 @contextmanager
 def _errors_afterwards() -> Iterator[None]:
-    """Show what is written to standard error after the block."""
+    """Show standard error's text after the block."""
     heard = _Heard()
     try:
         with redirect_stderr(heard):
@@ -147,7 +147,7 @@ def _errors_afterwards() -> Iterator[None]:
 
 @contextmanager
 def _keys_unbuffered() -> Iterator[None]:
-    """Get keys at once, without an echo."""
+    """Read keys unbuffered, without an echo."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)

@@ -12,11 +12,11 @@ from csrun.jobs.time_limit import format_duration
 from csrun.watch.site_snapshot import RunProgress, TimeShare
 from csrun.watch.text_lines import DIM, GAP, PLAIN, WARNING, Line, cut
 
-SILENT_S = 10.0  # without news of a run that lives, which is worth a word
+SILENT_S = 10.0  # seconds without news of a running job that are mentioned
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 BAR, ASCII_BAR = ("█", "░"), ("#", ".")
 BAR_WIDTH = 20
-DECADES = 100  # between the smallest and the largest value, for a scale of logarithms
+DECADES = 100  # ratio of the largest to the smallest value from which the scale is logarithmic
 _LABEL_WIDTH = 14
 _MOST_DETAIL = 100
 
@@ -24,9 +24,9 @@ _MOST_DETAIL = 100
 def run_lines(
     run: RunProgress, now: datetime | None, width: int, ascii_only: bool, is_short: bool = False
 ) -> list[Line]:
-    """Lines of a run. now: of a run that lives; None of one that has ended.
+    """Return the lines of a run. now: for a running one; None for one that has ended.
 
-    is_short: the time by cause is one line, not a bar for each cause
+    is_short: time by cause in one line, instead of a bar for each cause.
     """
     rows = [(label, value, PLAIN) for label, value in _lines(run, now, width, ascii_only)]
     if now is not None and run.updated is not None:
@@ -97,22 +97,22 @@ def _end(run: RunProgress, now: datetime | None) -> str:
 
 
 def short(number: float) -> str:
-    """A rate without digits that change from look to look."""
+    """Round a rate so that its digits do not change in every frame."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def bar(share: float, width: int, ascii_only: bool) -> str:
-    """A bar of a share from 0 to 1."""
+    """Return a bar for a share from 0 to 1."""
     full, empty = ASCII_BAR if ascii_only else BAR
     cells = round(max(0.0, min(1.0, share)) * width)
     return full * cells + empty * (width - cells)
 
 
 def sparkline(values: Sequence[float], width: int, ascii_only: bool) -> str:
-    """Values as a line of blocks of eight heights; of many, means of neighbours.
+    """Return values as a line of blocks of eight heights; many values are averaged.
 
-    Heights are those of logarithms if the values span more than two decades. A value that is not
-    finite is a space.
+    Heights are logarithmic if the values span more than two decades. A value that is not finite is
+    a space.
     """
     blocks = ASCII_BLOCKS if ascii_only else BLOCKS
     means = _means(values, width)
@@ -130,7 +130,7 @@ def sparkline(values: Sequence[float], width: int, ascii_only: bool) -> str:
 
 
 def _means(values: Sequence[float], count: int) -> list[float]:
-    """Means of `count` groups of neighbours; the values themselves if there are no more."""
+    """Return means of `count` groups of neighbours; the values themselves if there are no more."""
     if len(values) <= count:
         return list(values)
     bounds = [len(values) * index // count for index in range(count + 1)]

@@ -11,15 +11,15 @@ from csrun.records.ledger import Row
 from csrun.records.scalar_events import EventTail, ScalarEvent, begun_s, event_files
 from csrun.watch.site_snapshot import LossPoint, RunProgress, TimeShare
 
-RATE_POINTS = 10  # newest points that the steps per second are of
-CLOCKS_S = 1  # names of files have whole seconds
+RATE_POINTS = 10  # newest points from which steps per second are computed
+CLOCKS_S = 1  # names of files have a resolution of one second
 
 _SECONDS = "seconds/"
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Limits of what is read of a run's events, newest first; None: all.
+    """Limits of the events that are read, newest first; None: all.
 
     first_bytes: of a file that is read for the first time.
     """
@@ -38,7 +38,7 @@ NEWEST = Extent(
 
 
 class LoggedStep:
-    """Values that a run has logged at one step. Units: wall_s in seconds since the epoch"""
+    """Values logged at one step. Units: wall_s in seconds since the epoch"""
 
     def __init__(self, step: int, wall_s: float) -> None:
         self.step, self.wall_s = step, wall_s
@@ -65,7 +65,7 @@ class RunValues:
         self._points: deque[LoggedStep] = deque(maxlen=extent.points)
 
     def end(self, until: datetime) -> None:
-        """Take no events of runs that begin later."""
+        """Ignore events of runs that begin later."""
         self._until_s = until.timestamp() + CLOCKS_S
 
     @property
@@ -74,7 +74,7 @@ class RunValues:
         return self._points
 
     def progress(self, telemetry: Telemetry | None) -> RunProgress | None:
-        """Progress up to now; None before the run has published anything."""
+        """Return the current progress; None before the run has published anything."""
         self._read()
         if telemetry is None and not self._points:
             return None
@@ -98,7 +98,9 @@ class RunValues:
 
 
 def progress_of(points: tuple[LoggedStep, ...], telemetry: Telemetry | None) -> RunProgress:
-    """Progress by logged steps and, of a run that lives, its telemetry. One of both is there."""
+    """Return progress from logged steps and, of a running job, its telemetry; at least one exists.
+    exists.
+    """
     newest = points[-1].values if points else {}
     losses = [LossPoint(p.step, p.values["loss"]) for p in points if "loss" in p.values]
     speed = _steps_per_s(points)
@@ -146,7 +148,7 @@ def _with_telemetry(found: RunProgress, telemetry: Telemetry) -> RunProgress:
 
 
 def _steps_per_s(points: tuple[LoggedStep, ...]) -> float | None:
-    """Steps per second over the newest points; None before there are two in order."""
+    """Return steps per second over the newest points; None before there are two in order."""
     recent = points[-RATE_POINTS:]
     if len(recent) < 2:
         return None
@@ -155,7 +157,7 @@ def _steps_per_s(points: tuple[LoggedStep, ...]) -> float | None:
 
 
 def time_shares(points: Iterable[LoggedStep]) -> tuple[TimeShare, ...]:
-    """The ledger's rows over some points, largest first."""
+    """Return the ledger's rows over some points, largest first."""
     seconds: dict[str, float] = {}
     for point in points:
         for tag, value in point.values.items():

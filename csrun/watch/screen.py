@@ -1,7 +1,7 @@
 """Drawing of a snapshot: the lines of one frame, or of a screen of a given height.
 
-All text of others (names, log lines, reasons) is shown as it is: without markup, with control
-characters as escapes, and cut.
+Foreign text (names, log lines, reasons) is shown without markup, with control characters escaped,
+and shortened.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,9 +30,9 @@ from csrun.watch.text_lines import (
 
 FRAME_JOBS = 20
 FRAME_LOG_LINES = 10
-RUN_COLUMNS = 58  # that a run needs, with its tasks to the right
+RUN_COLUMNS = 58  # width that a run needs, with its tasks to the right
 TASKS_GAP = 3
-LEAST_LOG = 2  # lines below a run; with less room, its time is one line
+LEAST_LOG = 2  # lines below a run; with less space, its time is one line
 ALL = 1 << 20
 KEYS = "up/down: job   l: log   c: cancel   q: quit"
 
@@ -50,7 +50,7 @@ class Look:
 
 
 def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
-    """All of a snapshot, one part below the other; of a long queue the first jobs."""
+    """Return all of a snapshot, one part below the other; of a long queue the first jobs."""
     width = console.width
     lines = [_head(snapshot), *system_table(snapshot.systems, width), []]
     shown = in_order(snapshot.jobs)
@@ -65,10 +65,11 @@ def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
 
 
 def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
-    """A snapshot in the width and height of a terminal.
+    """Return a snapshot in the width and height of a terminal.
 
-    What comes first if there is no room for all: the job and its run, its tasks, the systems, other
-    jobs, the run's time by cause, the log. A line names what is left out.
+    If there is not enough space, parts are shown in this order of priority: the job and its run,
+    its tasks, the systems, other jobs, the run's time by cause, the log. A line lists what is
+    omitted.
     """
     width, height = console.size
     room = height - 1
@@ -90,7 +91,7 @@ def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
 def _in_room(
     snapshot: SiteSnapshot, detail: JobDetail, console: Console, look: Look, room: int
 ) -> list[Line]:
-    """A job, and as much of its site as there are rows for."""
+    """Return a job, and as much of its site as fits."""
     width = console.width
     panel = _JobPanel(detail, snapshot, console)
     short = panel.lines(ALL, is_short=True)
@@ -99,7 +100,7 @@ def _in_room(
     missing = []
     if spare < len(systems):
         systems, missing = [], ["the systems"]
-        spare -= 1  # for the line that names them
+        spare -= 1  # for the line that lists them
         if spare < 0:
             count = max(0, len(detail.tasks) + spare)
             missing.append(f"{len(detail.tasks) - count} of {len(detail.tasks)} tasks")
@@ -116,7 +117,7 @@ def _in_room(
 
 
 def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
-    """Jobs as they are listed: those that wait or run by number, then ended ones, newest first."""
+    """Sort jobs for display: pending and running ones by number, then ended ones, newest first."""
     active = [job for job in jobs if job.is_active]
     ended = [job for job in jobs if not job.is_active]
     by_number = attrgetter("job_id")
@@ -124,7 +125,7 @@ def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
 
 
 def _jobs(snapshot: SiteSnapshot, look: Look, most: int, width: int) -> list[Line]:
-    """Table of so many jobs, the selected one among them."""
+    """Return a table of some jobs, including the selected one."""
     jobs = in_order(snapshot.jobs)
     at = next((index for index, job in enumerate(jobs) if job.job_id == look.selected), 0)
     begin = max(0, min(at - most // 2, len(jobs) - most))
@@ -159,9 +160,9 @@ class _JobPanel:
     console: Console
 
     def lines(self, most_tasks: int, *, is_short: bool = False) -> list[Line]:
-        """The run beside its tasks if the screen is wide enough, else above them.
+        """Return the run next to its tasks if the screen is wide enough, else above them.
 
-        is_short: with one line for the run's time
+        is_short: with one line for the run's time.
         """
         detail, width = self.detail, self.console.width
         lines = [_title(detail, self.snapshot, self.console)]
@@ -189,6 +190,6 @@ class _JobPanel:
 
 
 def _log(log: Sequence[str], most: int) -> list[Line]:
-    """The newest lines of a log."""
+    """Return the newest lines of a log."""
     lines = log[-most:] if most > 0 else ()
     return [[cell(for_terminal(line[: MOST_CHARACTERS + 1], colour=False))] for line in lines]

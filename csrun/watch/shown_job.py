@@ -1,4 +1,4 @@
-"""One job that is looked at: its run, tasks and log, from its files as they grow."""
+"""Displayed job: its run, tasks and log, from its files as they grow."""
 
 import os
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from csrun.watch.task_lines import TasksNow
 
 LOG_BYTES = 1 << 15
 LOG_LINES = 200
-HEAD_BYTES = 1 << 16  # of a chief's log, whose first lines name model_dir
+HEAD_BYTES = 1 << 16  # bytes of a chief's log, whose first lines name model_dir
 
 
 def model_dir_of(file: JobFile, folder: JobFolder) -> Path | None:
-    """Folder that a job's run writes into; None before its chief has logged it."""
+    """Return the folder that a job's run writes to; None before its chief has logged it."""
     found = model_dir_in(read_start(folder.log(log_name(0)), HEAD_BYTES))
     return None if found is None else Path(file.working_dir) / found
 
@@ -70,11 +70,11 @@ class ShownJob:
         return () if self._values is None else self._values.points
 
     def usage(self) -> list[LoadSample]:
-        """Use of CPU and memory by the tasks, from the job's begin on."""
+        """Use of CPU and memory by the tasks since the job's start."""
         return self._usage.history()
 
     def _on_systems(self, systems: Sequence[SystemStatus]) -> Telemetry | None:
-        """Telemetry of another account's job, by the systems that it holds."""
+        """Return the telemetry of another account's job, by the systems that it holds."""
         held = {system.name for system in systems if system.job == self.job_id}
         known = (system for system in self._site.systems if system.name in held)
         return next(filter(None, (overview.telemetry(self._site, each) for each in known)), None)

@@ -8,7 +8,7 @@ from csrun.jobs.overview import SystemStatus
 
 
 class JobLine(msgspec.Struct, frozen=True):
-    """A job of the site; why: what it waits for, or why it did not end well."""
+    """A job of the site; why: reason why it is pending, or why it failed."""
 
     job_id: int
     name: str
@@ -24,19 +24,19 @@ class JobLine(msgspec.Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """True for a job that waits or runs."""
+        """True for a pending or running job."""
         return self.ended is None
 
 
 class LossPoint(msgspec.Struct, frozen=True):
-    """Loss at a step that was logged."""
+    """Loss at a logged step."""
 
     step: int
     loss: float
 
 
 class TimeShare(msgspec.Struct, frozen=True):
-    """A row of the ledger, over the shown points. Units: seconds"""
+    """A row of the ledger, over the displayed points. Units: seconds"""
 
     row: str
     seconds: float
@@ -44,13 +44,15 @@ class TimeShare(msgspec.Struct, frozen=True):
 
 
 class RunProgress(msgspec.Struct, frozen=True):
-    """Progress of a run; None for what its job has not published.
+    """Progress of a run; None for values that its job has not published.
 
-    what: e.g. `training`. detail: its loss and largest wait, as its chief words them. rate,
-    global_rate: as in the log lines. losses, time: of the newest points in the events. loss_scale:
-    of mixed precision.
+    what: e.g. `training`.
+    detail: its loss and largest wait, as logged by its chief.
+    rate, global_rate: as in the log lines.
+    losses, time: of the newest points in the events.
+    loss_scale: of mixed precision.
 
-    Units: rates in samples a second; updated, ends: local moments
+    Units: rates in samples per second; updated, ends: local times
     """
 
     what: str
@@ -72,9 +74,11 @@ class RunProgress(msgspec.Struct, frozen=True):
 class TaskLine(msgspec.Struct, frozen=True):
     """A task of the job; rank: None for a wafer process.
 
-    state: running, stopped, ended, failed or unknown. cpu_percent: of one CPU, in the last seconds;
-    None, like the memory, where nothing recent is known. is_straggler: the streamer that delays the
-    steps. log: name of its log.
+    state: running, stopped, ended, failed or unknown.
+    cpu_percent: percent of one CPU, in the last seconds; None, like the memory, if nothing recent
+        is known.
+    is_straggler: it is the streamer that delays the steps.
+    log: name of its log.
     """
 
     name: str
@@ -91,7 +95,7 @@ class TaskLine(msgspec.Struct, frozen=True):
 class JobDetail(msgspec.Struct, frozen=True):
     """One job: its run, its tasks, and the end of its log. folder: its files in csrun's state.
 
-    can_read: whether this account may read the job's folder, and the folder is still there.
+    can_read: whether this account may read the job's folder, and the folder still exists.
     """
 
     job_id: int

@@ -1,7 +1,7 @@
 """Tables of a snapshot: systems, jobs and tasks.
 
-All text of others (names, reasons) is shown as it is: without markup, with control characters as
-escapes, and cut.
+Foreign text (names, reasons) is shown without markup, with control characters escaped, and
+shortened.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,8 @@ SYSTEM_HEADINGS = ("SYSTEM", "MODE", "POWER", "HELD BY", "WAITING")
 JOB_HEADINGS = ("JOB", "NAME", "USER", "STATE", "NODES", "SYSTEM", "TIME", "WHY")
 TASK_HEADINGS = ("RANK", "TASK", "NODE", "CPU", "MEMORY", "STATE")
 NUMBERS = frozenset({"JOB", "NODES", "TIME", "RANK", "CPU", "MEMORY"})
-LESS_WANTED = ("NODES", "USER", "POWER", "WAITING", "NODE")  # left out first on a narrow screen
+# columns omitted first on a narrow screen
+LESS_WANTED = ("NODES", "USER", "POWER", "WAITING", "NODE")
 _STATE_STYLES = {
     "RUNNING": GREEN,
     "FAILED": RED,
@@ -59,7 +60,7 @@ def system_table(systems: Iterable[SystemStatus], width: int) -> list[Line]:
 
 
 def job_table(jobs: Iterable[JobLine], selected: int | None, width: int) -> list[Line]:
-    """Lines of jobs; the selected one is marked."""
+    """Return the lines of jobs; the selected one is marked."""
     rows = []
     for job in jobs:
         is_selected = job.job_id == selected
@@ -78,7 +79,9 @@ def job_table(jobs: Iterable[JobLine], selected: int | None, width: int) -> list
 
 
 def task_table(tasks: Sequence[TaskLine], most: int, width: int) -> list[Line]:
-    """Lines of at most so many tasks, by rank; of more, those that need a look come first."""
+    """Return the lines of a limited number of tasks, by rank; of more, those with problems come
+    first.
+    """
     shown = tasks if len(tasks) <= most else sorted(tasks, key=_needs_no_look)[: max(0, most)]
     rows = [
         (

@@ -19,8 +19,9 @@ _STOPPED, _ZOMBIE = "Tt", "Z"
 class TasksNow:
     """The tasks of a job at a moment.
 
-    is_active: the job waits or runs; loads: by log; cause: why the job failed, which begins with
-    the task that failed first.
+    is_active: the job is pending or running.
+    loads: by log.
+    cause: why the job failed; it begins with the task that failed first.
     """
 
     job: JobFile
@@ -31,7 +32,7 @@ class TasksNow:
     cause: str = ""
 
     def lines(self) -> tuple[TaskLine, ...]:
-        """A line for each task by rank, and for each wafer below its chief."""
+        """Return a line for each task by rank, and for each wafer below its chief."""
         chief, *others = map(self._of_task, self.job.tasks)
         return (chief, *self._wafers(), *others)
 

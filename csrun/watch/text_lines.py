@@ -1,7 +1,7 @@
 """Lines of a terminal as styled texts, and tables of them.
 
-A frame a second must cost next to nothing. Rich's own tables and layouts measure and wrap each cell
-again in every frame, which takes ten times as long as these lines of one height.
+A frame per second must cost almost nothing. Rich's tables and layouts measure and wrap each cell in
+every frame, which takes ten times as long as these single-height lines.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ from rich.style import Style
 from csrun.base.safe_text import printable_line
 
 Line = list[Segment]
-MOST_CHARACTERS = 300  # of a text of others: a screen has no more
-LEAST_WIDTH = 4  # of a column, where the screen is too narrow for all
+MOST_CHARACTERS = 300  # characters of foreign text: a screen has no more
+LEAST_WIDTH = 4  # minimum width of a column on a narrow screen
 GAP = 2  # between columns
-READABLE = 16  # width of a column that tells most names apart
+READABLE = 16  # width of a column at which most names can be distinguished
 PLAIN = Style.null()
 DIM, BOLD = Style(dim=True), Style(bold=True)
 GREEN, YELLOW, RED = Style(color="green"), Style(color="yellow"), Style(color="red")
@@ -24,19 +24,19 @@ WARNING = Style(bold=True, color="yellow")
 
 
 def cell(text: str, style: Style = PLAIN, most: int = MOST_CHARACTERS) -> Segment:
-    """A text of unknown origin: control characters as escapes, cut."""
+    """Return foreign text with control characters escaped, shortened."""
     return Segment(cut(printable_line(text[: most + 1]), most), style)
 
 
 def cut(text: str, width: int) -> str:
-    """A text in no more than this width."""
+    """Shorten a text to this width."""
     if cell_len(text) <= width:
         return text
     return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
 
 
 def styled(line: Iterable[Segment], style: Style) -> Line:
-    """A line in a style under that of its parts."""
+    """Return a line in a style that its parts may override."""
     return [Segment(part.text, style + (part.style or PLAIN)) for part in line]
 
 
@@ -47,10 +47,11 @@ def table(
     right: Iterable[str],
     less_wanted: Iterable[str] = (),
 ) -> list[Line]:
-    """Lines of a table in this width.
+    """Return the lines of a table in this width.
 
-    right: headings of columns that are aligned there. less_wanted: headings of columns that are
-    left out, in this order, if others would be cut below READABLE.
+    right: headings of right-aligned columns.
+    less_wanted: headings of columns that are omitted, in this order, if others would be narrower
+        than READABLE.
     """
     cells = [[Segment(heading, DIM) for heading in headings], *rows]
     columns = dict(zip(headings, zip(*cells, strict=True), strict=True))
@@ -66,7 +67,7 @@ def table(
 
 
 def fitted(widths: Iterable[int], room: int) -> list[int]:
-    """Widths of columns that have so much room: the widest give way first."""
+    """Return widths of columns within a total width: the widest are reduced first."""
     found = list(widths)
     while (excess := sum(found) - room) > 0 and (widest := max(found)) > LEAST_WIDTH:
         below = max((each for each in found if each < widest), default=0)
@@ -86,17 +87,17 @@ def _row(row: Sequence[Segment], widths: Sequence[int], is_right: Sequence[bool]
 
 
 def width_of(lines: Iterable[Line]) -> int:
-    """Width of the longest line."""
+    """Return the width of the longest line."""
     return max((sum(cell_len(part.text) for part in line) for line in lines), default=0)
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
-    """Lines on the left, in this width, and others to the right of them."""
+    """Return lines on the left, in this width, and others to the right of them."""
     count = max(len(left), len(right))
     both = ([*lines, *[[]] * (count - len(lines))] for lines in (left, right))
     return [[*in_width(one, at), *other] for one, other in zip(*both, strict=True)]
 
 
 def in_width(line: Line, width: int) -> Line:
-    """A line in exactly this width, cut or filled."""
+    """Return a line in exactly this width, shortened or padded."""
     return Segment.adjust_line_length(line, width)

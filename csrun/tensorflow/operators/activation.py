@@ -49,7 +49,7 @@ def cross_entropy(e: GraphEmission, op: Any, logits: Value, labels: Value) -> Va
 def one_hot(
     e: GraphEmission, op: Any, indices: Value, depth: Value, on: Value, off: Value
 ) -> Value:
-    """Shapes: indices [...] -> [..., depth], the new axis where the operator has it"""
+    """Shapes: indices [...] -> [..., depth], with the new axis at the operator's position"""
     (count,) = e.integers(depth, "the depth")
     index = e.tensor(indices)
     axis = op.get_attr("axis") % (len(index.shape) + 1)

@@ -74,7 +74,7 @@ def _unary(function: Callable[[Tensor], Tensor], e: GraphEmission, op: Any, x: V
 
 
 def power(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
-    """Powers by a number, such as 2 and 0.5, are products and roots."""
+    """Powers by a constant such as 2 or 0.5 become products and roots."""
     if not isinstance(y, Tensor) and y.size == 1:
         return e.tensor(x) ** float(y.reshape(()))
     return e.emit(powers.PowOp, x, y)
@@ -86,7 +86,7 @@ def squared_difference(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
 
 
 def div_no_nan(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
-    """x / y, and 0 where y is 0."""
+    """x / y, or 0 where y is 0."""
     a, b = e.tensor(x), e.tensor(y)
     is_zero = b == 0.0
     return nn.where(is_zero, a * 0.0, a / nn.where(is_zero, 1.0, b))
@@ -109,7 +109,7 @@ def logical_or(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
 
 
 def select(e: GraphEmission, op: Any, condition: Value, x: Value, y: Value) -> Value:
-    """In the older form the condition may be a vector, one for each row."""
+    """In the older form the condition may be a vector, with one element per row."""
     mask, values = e.tensor(condition), e.tensor(x)
     if op.type == "Select" and len(mask.shape) == 1 and len(values.shape) > 1:
         rows = (mask.shape[0], *(1,) * (len(values.shape) - 1))
@@ -130,7 +130,7 @@ def clip_by_value(e: GraphEmission, op: Any, x: Value, low: Value, high: Value) 
 
 
 def stop_gradient(e: GraphEmission, op: Any, x: Value) -> Value:
-    """Only of values that no weight is trained through, or whose gradient is zero.
+    """Accepted for values that no weight is trained through, or whose gradient is zero.
 
     tf.nn.moments stops the gradient of a mean within the variance, where it is zero.
     """

@@ -15,16 +15,16 @@ from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.half_floats import HALVES, say_widened
 
 Array = npt.NDArray[Any]
-Value = Tensor | Array  # an array is the same in each step
+Value = Tensor | Array  # an array that is constant over steps
 #: Takes an operator of a graph and its inputs; returns its outputs in order.
 Emitter = Callable[..., "Value | tuple[Value, ...]"]
 
-#: Integers of TensorFlow that CIRH has as others.
+#: Integer types of TensorFlow that are other types in CIRH.
 _WIDENED = {"uint8": "int32", "int8": "int32", "int16": "int32", "uint16": "int32"}
 
 
 class GraphEmission:
-    """A model under construction. op: the operator of the graph that is emitted.
+    """A model in construction. op: the graph's operator that is being emitted.
 
     has_padded_labels: whether labels of -1 are padding, whose loss has no weight.
     """
@@ -50,7 +50,7 @@ class GraphEmission:
         return Tensor(self.tracer, self.tracer.builder.leaf(ConstantOp, declared, values=packed))
 
     def dtype_of(self, name: str) -> str:
-        """Return CIRH's name of a TensorFlow type; every float is of the run's precision.
+        """Return CIRH's name of a TensorFlow type; every float has the run's precision.
 
         Raises: UnsupportedOperator for a type without one
         """
@@ -64,7 +64,7 @@ class GraphEmission:
         return found
 
     def constant(self, value: Value, what: str) -> Array:
-        """Return an input that must be the same in each step.
+        """Return an input that must be constant over steps.
 
         Raises: UnsupportedOperator for one that is computed from the batch
         """

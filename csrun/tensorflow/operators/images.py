@@ -1,4 +1,4 @@
-"""Convolutions and pooling of images, whose channels come last or first."""
+"""Convolutions and pooling of images, with channels last or first."""
 
 from typing import Any, NamedTuple
 
@@ -12,11 +12,11 @@ from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 from csrun.tensorflow.operators.shape import padded
 
 Pair = tuple[int, int]
-ROWS, COLUMNS = 2, 3  # axes of images whose channels come first
+ROWS, COLUMNS = 2, 3  # axes of images with channels first
 
 
 class ImageWindows(NamedTuple):
-    """Windows over rows and columns, and the places around an image that they reach."""
+    """Windows over rows and columns, and the padding of an image that they reach."""
 
     size: Pair
     stride: Pair
@@ -44,7 +44,9 @@ class ImageWindows(NamedTuple):
         return cls(size, stride, dilation, margins)
 
     def around(self, e: GraphEmission, x: Tensor, filling: float) -> tuple[Tensor, Pair]:
-        """Return images with what CIRH's even padding cannot give, and that even padding."""
+        """Return images padded as far as CIRH's symmetric padding cannot, and that symmetric
+        padding.
+        """
         if all(before == after for before, after in self.margins):
             return x, (self.margins[0][0], self.margins[1][0])
         for axis, (before, after) in zip((ROWS, COLUMNS), self.margins, strict=True):
@@ -52,7 +54,7 @@ class ImageWindows(NamedTuple):
         return x, (0, 0)
 
     def counts(self, image: tuple[int, ...]) -> Any:
-        """Number of places inside the image of each window. Shapes: [H', W']"""
+        """Return the number of positions of each window inside the image. Shapes: [H', W']"""
         sides = []
         for n, k, s, (before, after) in zip(
             image[ROWS:], self.size, self.stride, self.margins, strict=True
@@ -63,7 +65,7 @@ class ImageWindows(NamedTuple):
 
 
 def _same(n: int, reach: int, stride: int) -> Pair:
-    """Places before and after, for one output for each stride; the odd one comes after."""
+    """Return padding before and after, for one output per stride; the odd one comes after."""
     total = max((-(-n // stride) - 1) * stride + reach - n, 0)
     return total // 2, total - total // 2
 
@@ -73,7 +75,7 @@ def _has_channels_first(op: Any) -> bool:
 
 
 def _of_image(op: Any, values: Any) -> Pair:
-    """The two of four numbers that are of rows and columns."""
+    """Return the two of four numbers for rows and columns."""
     first = 2 if _has_channels_first(op) else 1
     return int(values[first]), int(values[first + 1])
 
@@ -115,7 +117,7 @@ def depthwise_conv_2d(e: GraphEmission, op: Any, x: Value, kernel: Value) -> Val
 
 
 def max_pool(e: GraphEmission, op: Any, x: Value) -> Value:
-    """Maximum of each window; what lies around the image never wins."""
+    """Maximum of each window; padding never wins."""
     images = channels_first(e, op, x)
     windows = ImageWindows.of(op, images.shape, _of_image(op, op.get_attr("ksize")))
     images, padding = windows.around(e, images, -np.inf)
@@ -125,7 +127,7 @@ def max_pool(e: GraphEmission, op: Any, x: Value) -> Value:
 
 
 def avg_pool(e: GraphEmission, op: Any, x: Value) -> Value:
-    """Mean of each window over the places that are inside the image."""
+    """Mean of each window over the positions inside the image."""
     given = channels_first(e, op, x)
     windows = ImageWindows.of(op, given.shape, _of_image(op, op.get_attr("ksize")))
     images, padding = windows.around(e, given, 0.0)

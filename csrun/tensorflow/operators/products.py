@@ -46,7 +46,7 @@ def bias_add(e: GraphEmission, op: Any, x: Value, bias: Value) -> Value:
 
 
 def einsum(e: GraphEmission, op: Any, *operands: Value) -> Value:
-    """Sum of products over the labels that the result has not.
+    """Sum of products over the labels that are not in the result.
 
     Raises: UnsupportedOperator for an ellipsis, a label twice in one operand, or 3 operands
     """
@@ -65,7 +65,7 @@ def einsum(e: GraphEmission, op: Any, *operands: Value) -> Value:
 
 
 def _summed(x: Tensor, labels: str, kept: set[str]) -> tuple[Tensor, str]:
-    """The sum over labels that nothing else has, and the other labels."""
+    """Return the sum over labels that occur nowhere else, and the other labels."""
     axes = [axis for axis, label in enumerate(labels) if label not in kept]
     found = nn.sum(x, axes) if axes else x
     return found, "".join(label for label in labels if label in kept)
@@ -74,7 +74,7 @@ def _summed(x: Tensor, labels: str, kept: set[str]) -> tuple[Tensor, str]:
 def _product(
     e: GraphEmission, left: tuple[Tensor, str], right: tuple[Tensor, str], wanted: str
 ) -> tuple[Tensor, str]:
-    """The product of two operands as one of matrices, and its labels."""
+    """Return the product of two operands as a matrix product, and its labels."""
     (x, of_x), (y, of_y) = left, right
     batch = "".join(n for n in of_x if n in of_y and n in wanted)
     inner = "".join(n for n in of_x if n in of_y and n not in wanted)

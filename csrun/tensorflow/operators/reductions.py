@@ -1,4 +1,4 @@
-"""Reductions. A mean over the batch is of the rows that it has."""
+"""Reductions. A mean over the batch is over its valid rows."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,14 +32,14 @@ def argmax(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
 
 
 def every(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
-    """Whether all are true."""
+    """Return whether all are true."""
     ones = e.tensor(x).astype("int32")
     found = _reduction(nn.amin, e, op, ones, axes)
     return e.tensor(found) == 1
 
 
 def some(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
-    """Whether one is true."""
+    """Return whether any is true."""
     ones = e.tensor(x).astype("int32")
     found = _reduction(nn.amax, e, op, ones, axes)
     return e.tensor(found) == 1

@@ -50,7 +50,7 @@ def unpack(e: GraphEmission, op: Any, x: Value) -> tuple[Value, ...]:
 
 
 def split(e: GraphEmission, op: Any, axis: Value, x: Value) -> tuple[Value, ...]:
-    """Equal parts."""
+    """Return equal parts."""
     value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
     count = len(op.outputs)
     size = value.shape[dim % len(value.shape)] // count
@@ -58,7 +58,7 @@ def split(e: GraphEmission, op: Any, axis: Value, x: Value) -> tuple[Value, ...]
 
 
 def split_v(e: GraphEmission, op: Any, x: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
-    """Parts of given sizes, one of which may be -1."""
+    """Return parts of given sizes, one of which may be -1."""
     value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
     wanted = list(e.integers(sizes, "the sizes"))
     rest = value.shape[dim % len(value.shape)] - sum(n for n in wanted if n >= 0)
@@ -85,7 +85,7 @@ def slice_of(e: GraphEmission, op: Any, x: Value, begin: Value, size: Value) -> 
 def strided_slice(
     e: GraphEmission, op: Any, x: Value, begin: Value, end: Value, strides: Value
 ) -> Value:
-    """A slice as Python writes it; each mask has a bit for each of its keys."""
+    """Return a slice as in Python; each mask has a bit per key."""
     limits = (e.integers(v, "the slice") for v in (begin, end, strides))
     keys: list[Any] = []
     for place, (start, stop, step) in enumerate(zip(*limits, strict=True)):
@@ -130,7 +130,7 @@ def tile(e: GraphEmission, op: Any, x: Value, multiples: Value) -> Value:
 def pad(
     e: GraphEmission, op: Any, x: Value, paddings: Value, filling: Value | None = None
 ) -> Value:
-    """Constants before and after the values of each axis."""
+    """Return x with constants before and after the values of each axis."""
     value = e.tensor(x)
     number = 0.0 if filling is None else float(e.constant(filling, "the padding"))
     for axis, (before, after) in enumerate(e.constant(paddings, "the paddings").tolist()):
@@ -141,7 +141,7 @@ def pad(
 def padded(
     e: GraphEmission, x: Tensor, axis: int, before: int, after: int, number: float
 ) -> Tensor:
-    """A number before and after the values of an axis."""
+    """Return x with a number before and after the values of an axis."""
     parts = [_filled(e, x, axis, before, number), x, _filled(e, x, axis, after, number)]
     kept = [part for part in parts if part.shape[axis]]
     return nn.concatenate(kept, axis) if len(kept) > 1 else x
