@@ -1,7 +1,7 @@
 """CIRH, the intermediate representation: a dialect of typed tensor operators after ATen's core set.
 
-`dialect` holds modules and their text, `ops` the operators, `builder` writes them, `gradients` has
-the rules of reverse mode, `reference` the plain NumPy definition of every operator.
+`dialect` has modules and their text, `ops` the operators, `builder` creates them, `gradients` has
+the rules of reverse mode, `reference` the NumPy definition of every operator.
 """
 
 from csrun.cirh.builder import Builder

@@ -1,4 +1,6 @@
-"""Context of an operator's gradient rule: wanted operands, and a builder of backward ops."""
+"""Context of an operator's gradient rule: requested operands, and a builder of backward operators.
+operators.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ Gradients = Sequence[SSAValue | None]
 
 @dataclass(frozen=True)
 class Backward:
-    """Backward step of one operator: itself, its result's gradient, and which operands want one."""
+    """Backward step of one operator: the operator, its result's gradient, and the operands that
+    need one.
+    """
 
     op: Operation
     grad: SSAValue
@@ -26,35 +30,37 @@ class Backward:
         return tuple(self.op.operands)
 
     def options(self, *without: str) -> dict[str, Plain]:
-        """The operator's properties, for a backward operator that has the same."""
+        """The operator's properties, for a backward operator with the same ones."""
         left_out = ("scope", *without)
         return {name: value for name, value in self.op.properties.items() if name not in left_out}
 
     def emit(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> SSAValue:
-        """Write an operator and give its result."""
+        """Create an operator and return its result."""
         return self.builder.emit(kind, *operands, **properties)
 
     def emit_all(
         self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain
     ) -> tuple[SSAValue, ...]:
-        """Write an operator and give all its results."""
+        """Create an operator and return all its results."""
         return self.builder.emit_all(kind, *operands, **properties)
 
     def full(self, value: float, like: SSAValue) -> SSAValue:
-        """One number, of the element type of another value."""
+        """Return a constant with the element type of another value."""
         return self.builder.full(value, tensor_type((), dtype_of(type_of(like))))
 
     def fitted(self, index: int, kind: type[CirhOp], *operands: SSAValue) -> SSAValue | None:
-        """The result of an operator as the gradient of operand `index`, if that wants one."""
+        """Return an operator's result as the gradient of operand `index`, if that needs one."""
         return self.fit(index, self.emit(kind, *operands)) if self.wanted[index] else None
 
     def fit(self, index: int, grad: SSAValue) -> SSAValue:
-        """A gradient summed to the shape of operand `index`, which was broadcast."""
+        """Return a gradient summed to the shape of operand `index`, which was broadcast."""
         return self.reduced_to(grad, type_of(self.operands[index]))
 
     def reduced_to(self, grad: SSAValue, kind: Tensor) -> SSAValue:
-        """The gradient of an operand of type `kind` that was broadcast to the shape of `grad`."""
-        from csrun.cirh.ops.reductions import SumOp  # whose own rules are written with this
+        """Return the gradient of an operand of type `kind` that was broadcast to the shape of
+        `grad`.
+        """
+        from csrun.cirh.ops.reductions import SumOp  # whose own rules use this module
         from csrun.cirh.ops.shape import ViewOp
 
         own, full = shape_of(kind), shape_of(type_of(grad))

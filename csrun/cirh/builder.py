@@ -1,4 +1,4 @@
-"""Writing operators one after the other, each with the type that follows from its operands."""
+"""Builder of operators, each with the type that follows from its operands."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ from csrun.cirh.types import Tensor
 
 
 class Builder:
-    """Inserts operators at one place of a block, in the current name scope.
+    """Inserts operators at one position of a block, in the current name scope.
 
-    `locate` gives each operator its place in the user's files, which is no part of its text.
+    `locate` gives each operator its position in the user's files, which is not part of the module's
+    text.
     """
 
     def __init__(
@@ -26,16 +27,16 @@ class Builder:
         self.locate = locate
 
     def emit(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> SSAValue:
-        """Insert an operator and give its result.
+        """Insert an operator and return its result.
 
-        Raises: VerifyException when the operands do not fit
+        Raises: VerifyException if the operands do not fit
         """
         return self.effect(kind, *operands, **properties).results[0]
 
     def emit_all(
         self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain
     ) -> tuple[SSAValue, ...]:
-        """Insert an operator and give all its results."""
+        """Insert an operator and return all its results."""
         return tuple(self.effect(kind, *operands, **properties).results)
 
     def effect(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> Operation:
@@ -48,12 +49,12 @@ class Builder:
         return self._insert(op).results[0]
 
     def full(self, value: float, kind: Tensor) -> SSAValue:
-        """A tensor filled with one value."""
+        """Return a tensor filled with one value."""
         return self.leaf(FullOp, kind, value=float(value))
 
     @contextmanager
     def in_scope(self, scope: str) -> Iterator[None]:
-        """Operators written inside carry this scope."""
+        """Context manager in which operators have this scope."""
         outer, self.scope = self.scope, scope
         try:
             yield

@@ -22,18 +22,18 @@ CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(AT
 
 
 def new_module(precision: str, run_mode: RunMode) -> ModuleOp:
-    """An empty module: one block, operators in the order in which they run."""
+    """Return an empty module: one block, operators in execution order."""
     attributes = {PRECISION: StringAttr(precision), RUN_MODE: StringAttr(run_mode)}
     return ModuleOp([], attributes=attributes)
 
 
 def precision_of(module: ModuleOp) -> str:
-    """float32 or float64: the element type of all arithmetic of the module."""
+    """Return the element type of all arithmetic of the module: float32 or float64."""
     return _text(module, PRECISION)
 
 
 def storage_of(module: ModuleOp) -> HalfFormat | None:
-    """The 16-bit format of stored numbers; None where they are as wide as arithmetic."""
+    """Return the 16-bit format of stored numbers; None if they are as wide as arithmetic."""
     found = module.attributes.get(STORAGE)
     if not isinstance(found, DictionaryAttr):
         return None
@@ -42,7 +42,7 @@ def storage_of(module: ModuleOp) -> HalfFormat | None:
 
 
 def set_storage(module: ModuleOp, kind: HalfFormat) -> None:
-    """Have the module store numbers in a 16-bit format."""
+    """Set the 16-bit format in which the module stores numbers."""
     found: dict[str, str | int] = {
         "name": kind.name,
         "mantissa_bits": kind.mantissa_bits,
@@ -57,7 +57,7 @@ def run_mode_of(module: ModuleOp) -> RunMode:
 
 
 def parse_module(text: str, name: str = "<text>") -> ModuleOp:
-    """A module from its text.
+    """Parse a module from its text.
 
     Raises: xDSL's ParseError with line and column
     """

@@ -1,7 +1,7 @@
-"""Printing of a module: xDSL's text, several times as fast.
+"""Printing of a module: the same text as xDSL's, several times as fast.
 
-A compile prints a module after each pass. Attributes are shared by operators and by stages, and
-most operators have one of two forms.
+A compile prints a module after each pass. Attributes are shared by operators and stages, and most
+operators have one of two forms.
 """
 
 import re
@@ -14,21 +14,21 @@ from xdsl.printer import Printer
 
 from csrun.cirh.ops.base import ASSEMBLY, EFFECT_ASSEMBLY, CirhOp
 
-#: Where an attribute has its text. Attributes never change.
+#: Cached text of attributes, which never change.
 _TEXT = "_csrun_text"
-#: A string without what a literal escapes.
+#: A string without characters that a literal escapes.
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 
 
 def print_module(module: ModuleOp) -> str:
-    """The module as text; `parse_module` reads it back."""
+    """Print a module as text, which `parse_module` reads."""
     stream = StringIO()
     _Printer(stream).print_op(module)
     return stream.getvalue() + "\n"
 
 
 def print_module_of(operators: Iterable[Operation]) -> str:
-    """Text of a module that has these operators, which need not be in any."""
+    """Print a module of these operators, which need not be in any module."""
     stream = StringIO()
     printer = _Printer(stream)
     printer.print_string("builtin.module {")
@@ -41,12 +41,12 @@ def print_module_of(operators: Iterable[Operation]) -> str:
 
 
 class _Printer(Printer):
-    """xDSL's printer, without columns, with attributes that keep their text."""
+    """xDSL's printer without columns, with cached text of attributes."""
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
         if "\n" in text:
             super().print_string(text, indent=indent)
-        else:  # nobody asks for columns
+        else:  # columns are not needed
             self.stream.write(text)  # type: ignore[union-attr]
 
     def print_string_literal(self, string: str) -> None:

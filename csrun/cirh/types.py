@@ -32,7 +32,7 @@ _NAMES = {element: name for name, element in ELEMENT_TYPES.items()}
 
 
 def tensor_type(shape: Sequence[int], dtype: str) -> Tensor:
-    """The type of a tensor of this shape; equal ones are one object.
+    """Return the type of a tensor of this shape; equal ones are one object.
 
     Raises: VerifyException for an element type that CIRH does not have
     """
@@ -49,7 +49,7 @@ def _tensor_type(shape: tuple[int, ...], dtype: str) -> Tensor:
 
 
 def type_of(value: SSAValue) -> Tensor:
-    """The tensor type of a value."""
+    """Return the tensor type of a value."""
     kind = value.type
     if not isinstance(kind, TensorType):
         raise VerifyException(f"expected a tensor, got {kind}")
@@ -61,7 +61,7 @@ def shape_of(kind: Tensor) -> tuple[int, ...]:
 
 
 def dtype_of(kind: Tensor) -> str:
-    """NumPy's name of the element type."""
+    """Return NumPy's name of the element type."""
     return _NAMES[kind.element_type]
 
 
@@ -70,7 +70,7 @@ def size_of(kind: Tensor) -> int:
 
 
 def bytes_of(kind: Tensor) -> int:
-    """Size in memory, dense."""
+    """Return the size in dense memory."""
     return size_of(kind) * np.dtype(dtype_of(kind)).itemsize
 
 
@@ -85,5 +85,5 @@ def is_integer(kind: Tensor) -> bool:
 
 
 def text_of(kind: Tensor) -> str:
-    """A shape as an error message shows it: [128, 50]."""
+    """Format a shape for an error message: [128, 50]."""
     return f"[{', '.join(map(str, shape_of(kind)))}]"

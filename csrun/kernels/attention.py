@@ -1,8 +1,7 @@
 """Scaled dot-product attention over preallocated arrays: one block of scores at a time.
 
-For each sample, head and block of queries the scores are computed, exponentiated and used at once;
-what is kept is the result and the logarithm of each row's sum, from which backward computes
-the scores again.
+For each sample, head and block of queries the scores are computed, exponentiated and used at once.
+Only the result and each row's logsumexp are saved, from which backward recomputes the scores.
 
 Source: Dao et al. 2022, FlashAttention, section 3.1, with whole rows instead of blocks of keys
 """
@@ -17,13 +16,14 @@ from csrun.kernels.random import RunDraw
 
 Array = npt.NDArray[Any]
 
-BLOCK = 128  # queries: with 1,024 keys a block of scores takes 512 KiB, which a core's L2 holds
+BLOCK = 128  # queries: with 1,024 keys a block of scores takes 512 KiB, within a core's L2
 
 
 class ScoreBlock(NamedTuple):
     """Scale, causal mask and scratch of the scores of a block of up to R queries.
 
-    later: of causal attention, as of `later`; unseen: scratch of a boolean mask
+    later: for causal attention, as returned by `later`.
+    unseen: scratch of a boolean mask.
 
     Shapes: queries [R, E], scores, unseen [R, S], rows [R, 1], later [R, R]
     """
@@ -48,10 +48,10 @@ class AttentionResults(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """Gradients of the operands, what forward saved, and scratch of a block.
+    """Gradients of the operands, arrays saved by forward, and scratch of a block.
 
-    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], slopes [R, S],
-    key_part [S, E], value_part [S, F]
+    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], slopes [R, S], key_part [S,
+    E], value_part [S, F]
     """
 
     saved: AttentionResults
@@ -64,9 +64,9 @@ class AttentionGradients(NamedTuple):
 
 
 def later(rows: int, dtype: str) -> Array:
-    """Return what a causal block adds to its queries' scores of their own keys.
+    """Return the causal mask that a block adds to its queries' scores of their own keys.
 
-    Shapes: -> [rows, rows], -inf where the key comes after the query, else 0
+    Shapes: -> [rows, rows], -inf where the key follows the query, else 0
     """
     return np.triu(np.full((rows, rows), -np.inf, dtype), 1)
 
@@ -99,9 +99,9 @@ def attend(
 ) -> None:
     """Attention [B, H, T, E] -> [B, H, T, F]: softmax(scale query key^T + mask) value.
 
-    A mask of booleans is true where there is something to attend to, another one is added. Causal,
-    query i attends to keys 0..i. A row without anything to attend to is 0. Of a sample each head's
-    queries, one after the other, have a run of `dropout`.
+    A boolean mask is true at the keys to attend to; another mask is added. If causal, query i
+    attends to keys 0..i. A row whose keys are all masked is 0. Each query of each head of a sample
+    has a run of `dropout`, in order.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S]
     """
@@ -115,7 +115,7 @@ def attend(
             continue
         scores = _scores(query, key, mask, block, part)
         np.maximum.reduce(scores, axis=1, keepdims=True, out=rows)
-        if mask is not None:  # of a row that sees nothing
+        if mask is not None:  # of a row whose keys are all masked
             np.maximum(rows, lowest, out=rows)
         np.subtract(scores, rows, out=scores)
         np.exp(scores, out=scores)
@@ -123,7 +123,7 @@ def attend(
         np.copyto(sums, rows)
         np.add.reduce(scores, axis=1, keepdims=True, out=rows)
         if mask is not None:
-            np.maximum(rows, 1, out=rows)  # what is largest in a row adds 1
+            np.maximum(rows, 1, out=rows)  # the maximum of a row adds 1
         if dropout is not None:
             np.multiply(scores, _drawn(dropout, query.shape[2], part), out=scores)
             np.matmul(scores, value[outer][:keys], out=result)

@@ -56,8 +56,8 @@ def batch_norm(
 ) -> None:
     """Batch norm [N, C, P] -> [N, C, P]: (x - mean) rstd weight + bias, over the rows before `end`.
 
-    running: mean and unbiased variance over the batches; `share` of what they are next is that of
-    the batch's samples that these rows are. Without rows that count it is 0.
+    running: mean and unbiased variance over the batches. The next values are multiplied by `share`,
+        the share of the batch's samples in these rows; 0 without valid rows.
 
     Shapes: x [N, C, P], all others [C]
     """
@@ -96,7 +96,8 @@ def batch_norm_backward(
     gradients: BatchNormGradients,
     end: int,
 ) -> None:
-    """Gradients of a batch norm [N, C, P], [C], [C]; rows from `end` on are padding, and have none.
+    """Gradients of a batch norm [N, C, P], [C], [C]; rows from `end` on are padding with gradient
+    0.
 
     Shapes: grad, x [N, C, P], all others [C]
     """
@@ -111,8 +112,8 @@ def batch_norm_backward(
         _add_up(np.matmul(slope, ones, out=own), bias_gradient, part)
         _add_up(_products(slope, centred, own), weight_gradient, part)
     np.multiply(weight_gradient, rstd, out=weight_gradient)
-    np.divide(bias_gradient, count, out=first)  # what a row's gradient is lessened by,
-    np.multiply(weight_gradient, rstd, out=part)  # and by how much of what is centred
+    np.divide(bias_gradient, count, out=first)  # the term subtracted from a row's gradient
+    np.multiply(weight_gradient, rstd, out=part)  # and the factor of the centred values
     np.divide(part, count, out=part)
     np.multiply(rstd, weight, out=scale)
     for rows in _tiles(end, len(sums)):
@@ -133,7 +134,7 @@ def _of(sums: Array, rows: Array) -> Array:
 
 
 def _products(a: Array, b: Array, out: Array) -> Array:
-    """Sums over positions [T, C, P] -> [T, C] of a b; a single position has nothing to add.
+    """Sums over positions [T, C, P] -> [T, C] of a b; a single position needs no sum.
 
     Shapes: a, b [T, C, P], out [T, C]
     """

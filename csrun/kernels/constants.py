@@ -1,4 +1,4 @@
-"""Arrays that a program has from its compile: in its text, or in files beside it."""
+"""Constant arrays of a program: in its text, or in separate files."""
 
 import zlib
 from base64 import b64decode
@@ -13,12 +13,12 @@ from csrun.base.errors import CsrunError
 
 
 def unpacked(values: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Read-only array of base64 text of its compressed bytes."""
+    """Decode base64 text of compressed bytes to a read-only array."""
     return np.frombuffer(zlib.decompress(b64decode(values)), dtype).reshape(shape)
 
 
 def loaded(program: str, digest: str) -> npt.NDArray[Any]:
-    """Array of the file beside a program that has the name of its digest.
+    """Load the array from the file next to a program that is named by its digest.
 
     Raises: CsrunError for a file that is missing or has other bytes
     """

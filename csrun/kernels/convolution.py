@@ -1,9 +1,9 @@
 """Convolution over preallocated arrays, a tile of samples at a time.
 
-What the windows of a tile see is written down as columns, and multiplied by the weight: a copy, and
-a product that BLAS does. A sum of shifted products, which needs no columns, took 1.05 to 1.7 times
-as long on images of 56 to 7 pixels, and 40 times as long with one channel. A sample is a product of
-its own, so that the tile changes nothing.
+The pixels of a tile's windows are copied to columns, which are multiplied by the weight with BLAS.
+A sum of shifted products, which needs no columns, took 1.05 to 1.7 times as long on images of 56 to
+7 pixels, and 40 times as long with one channel. Each sample is a separate product, so the tile size
+does not change the bits.
 """
 
 from typing import Any
@@ -48,10 +48,10 @@ def convolve_pixels(x: Array, weight: Array, bias: Array | None, out: Array) -> 
 
 
 def backward_input(grad: Array, weight: Array, out: Array, columns: Array, taps: Taps) -> None:
-    """Input gradient [N, G, O/G, P] -> [N, C, H, W]: sum over the windows that see each pixel.
+    """Input gradient [N, G, O/G, P] -> [N, C, H, W]: sum over the windows that contain each pixel.
 
-    Shapes: grad [N, G, O/G, P], weight [G, O/G, K], out [N, C, H, W], columns
-    [T, C, KH, KW, H', W']
+    Shapes: grad [N, G, O/G, P], weight [G, O/G, K], out [N, C, H, W], columns [T, C, KH, KW, H',
+    W']
     """
     products, transposed = _products(columns, len(weight)), weight.swapaxes(1, 2)
     out[...] = 0
@@ -67,12 +67,13 @@ def backward_input(grad: Array, weight: Array, out: Array, columns: Array, taps:
 def backward_flipped(
     grad: Array, weight: Array, out: Array, columns: Array, flipped: Array, taps: Taps
 ) -> None:
-    """As `backward_input`, where windows lie at every pixel: the gradient's convolution with the
-    flipped weight. That copies where `backward_input` adds up: 0.25 to 1.1 of its time, the less
-    the fewer maps there are.
+    """As `backward_input`, for windows at every pixel: convolution of the gradient with the flipped
+    weight.
 
-    Shapes: grad [N, O, H', W'], weight [O, C/G, KH, KW], out [N, G, C/G, H W], columns
-    [T, O, KH, KW, H, W], flipped [G, C/G, O/G, KH, KW]
+    It copies where `backward_input` adds: 0.25 to 1.1 of its time, less with fewer maps.
+
+    Shapes: grad [N, O, H', W'], weight [O, C/G, KH, KW], out [N, G, C/G, H W], columns [T, O, KH,
+    KW, H, W], flipped [G, C/G, O/G, KH, KW]
     """
     groups, inputs, outputs, *size = flipped.shape
     by_group = weight.reshape(groups, outputs, inputs, *size)
@@ -110,7 +111,7 @@ def backward_weight(
 
 
 def _products(columns: Array, groups: int) -> Array:
-    """Columns [T, C, KH, KW, H', W'] -> [T, G, K, P], a matrix for each group.
+    """View of columns [T, C, KH, KW, H', W'] -> [T, G, K, P], a matrix for each group.
 
     Shapes: [T, C, KH, KW, H', W'] -> [T, G, K, P]
     """
@@ -119,7 +120,7 @@ def _products(columns: Array, groups: int) -> Array:
 
 
 def _clear(columns: Array, taps: Taps) -> None:
-    """Zero the pixels outside the images; nothing else is ever written there."""
+    """Set the pixels outside the images to zero; they are never overwritten."""
     size, places = columns.shape[2:4], columns.shape[4:]
     if not are_inside(taps, (size[0], size[1]), (places[0], places[1])):
         columns[...] = 0

@@ -1,4 +1,4 @@
-"""Gradient of the label's term of a loss."""
+"""Gradient of a loss's label term."""
 
 from typing import Any
 
@@ -19,7 +19,8 @@ def label_gradients(
 ) -> None:
     """Label gradient [N] -> [N, C]: -scale at each label, `smoothing` of it spread over the row.
 
-    numbers: those of the rows. places: scratch.
+    numbers: row indices.
+    places: scratch.
 
     Shapes: labels, ignored, numbers, places [N], scale [], gradient [N, C]
     """

@@ -1,4 +1,5 @@
-"""Connectionist temporal classification in log space: all samples and states of a time at once.
+"""Connectionist temporal classification in log space, for all samples and states of a time step at
+once.
 
 A target of S labels has 2 S + 1 states: its labels with a blank before, between and after them.
 Source: Graves et al. 2006, equations 6 to 11; ATen's LossCTC.cpp
@@ -18,9 +19,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Sequences:
-    """Inputs of a batch, the states of its targets, and what a path may do in them.
+    """Inputs of a batch, the states of its targets, and the allowed transitions.
 
-    labels: class of each state. skips: 0 where a path may come from two states before, else -inf.
+    labels: class of each state.
+    skips: 0 where a path may skip a state, else -inf.
     ends: 0 where a path may end, else -inf.
 
     Shapes: log_probs [T, N, C], input_lengths [N], labels, skips, ends [N, L]
@@ -56,11 +58,11 @@ class Sequences:
         return cls(log_probs, input_lengths, labels, skips, ends)
 
     def emitted(self, time: int) -> Array:
-        """Return the log-probability of each state's class at a time. Shapes: [N, L]"""
+        """Return the log-probability of each state's class at a time step. Shapes: [N, L]"""
         return np.take_along_axis(self.log_probs[time], self.labels, axis=1)
 
     def forward(self) -> Iterator[Array]:
-        """Yield the log-probability of all paths to each state, after 0, 1, … times.
+        """Yield the log-probability of all paths to each state, after 0, 1, … time steps.
 
         Shapes: [N, L]
         """
@@ -73,13 +75,14 @@ class Sequences:
             yield found[:, 2:]
 
     def backward(self) -> Iterator[tuple[int, Array]]:
-        """Yield each time, the last first, and the log-probability of all paths from each state.
+        """Yield each time step, the last first, and the log-probability of all paths from each
+        state.
 
-        Those of later times: what it emits at this one is not in it.
+        Only later time steps count, without the class emitted at this one.
 
         Shapes: [N, L]
         """
-        found = self._impossible()  # two more states behind the last
+        found = self._impossible()  # two more states after the last
         for time in reversed(range(self.input_lengths.max(initial=0))):
             skipping = found[:, 2:].copy()
             skipping[:, :-2] += self.skips[:, 2:]
@@ -90,7 +93,7 @@ class Sequences:
             found[:, :-2] += self.emitted(time)
 
     def loss(self, kept: Array | None = None) -> Array:
-        """Return the loss of each sample, and store what `forward` yields.
+        """Return the loss of each sample, and save the values of `forward`.
 
         Shapes: kept [T + 1, N, at least L] -> [N]
         """
@@ -117,7 +120,7 @@ def ctc_loss(
     leaves_out: bool,
     where: str,
 ) -> None:
-    """CTC loss [T, N, C] -> [N]; infinite ones are 0 with `leaves_out`.
+    """CTC loss [T, N, C] -> [N]; infinite losses are 0 with `leaves_out`.
 
     Shapes: log_probs [T, N, C], targets [N, S], lengths and out [N]
     """
@@ -139,7 +142,7 @@ def ctc_loss_backward(
     leaves_out: bool,
     where: str,
 ) -> None:
-    """CTC loss gradient [N] -> [T, N, C]: exp(log_probs) less the share of paths with the class.
+    """CTC loss gradient [N] -> [T, N, C]: exp(log_probs) minus the share of paths with the class.
 
     Shapes: grad, lengths [N], log_probs, out [T, N, C], targets [N, S], kept [T + 1, N, 2 S + 1]
     """
@@ -160,7 +163,7 @@ def ctc_loss_backward(
 
 
 def _log_sum(a: Array, b: Array, c: Array) -> Array:
-    """Return log(exp(a) + exp(b) + exp(c)), -inf where all are."""
+    """Return log(exp(a) + exp(b) + exp(c)), -inf if all are."""
     largest = np.maximum(np.maximum(a, b), c)
     largest[np.isneginf(largest)] = 0
     sums = np.exp(a - largest) + np.exp(b - largest) + np.exp(c - largest)

@@ -9,9 +9,9 @@ Array = npt.NDArray[Any]
 
 
 class Scatter(NamedTuple):
-    """Positions 0, 1, … and scratch of a scatter-add: indices sorted, gradients in their order.
+    """Positions 0, 1, … and scratch of a scatter-add: sorted indices, and gradients in their order.
 
-    sums: where sums are added to what is there
+    sums: scratch of accumulated sums.
 
     Shapes: positions [N], ordered, sums [N, D], numbers int64 [3, N], changes bool [N]
     """
@@ -24,7 +24,7 @@ class Scatter(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """First row of a shard of a table, and scratch: each index's row there, and whether it is one.
+    """First row of a shard of a table, and scratch: each index's row in it, and whether it has one.
 
     Shapes: places int64 [N], inside bool [N]
     """
@@ -43,7 +43,8 @@ def lookup(table: Array, indices: Array, out: Array) -> None:
 
 
 def lookup_part(table: Array, indices: Array, out: Array, shard: Shard, rows: Array) -> None:
-    """Lookup [R, D], [N] -> [N, D] in a shard: out[n] = table[indices[n] - first] if it is there.
+    """Lookup [R, D], [N] -> [N, D] in a shard: out[n] = table[indices[n] - first] if it is in the
+    shard.
 
     Shapes: table [R, D], indices [N], out [N, D]; scratch: rows [N, D]
     """
@@ -55,7 +56,8 @@ def lookup_part(table: Array, indices: Array, out: Array, shard: Shard, rows: Ar
 def add_up_part(
     grad: Array, indices: Array, out: Array, scatter: Scatter, shard: Shard, padding: int
 ) -> None:
-    """Scatter-add [N, D], [N] -> [R, D] as `add_up`, of the indices from `first` on in the shard.
+    """Scatter-add [N, D], [N] -> [R, D] as `add_up`, of the indices within the shard from `first`
+    on.
 
     Shapes: grad [N, D], indices [N], out [R, D]
     """
@@ -68,7 +70,9 @@ def add_up_part(
 
 
 def _places_in(rows: int, indices: Array, shard: Shard) -> None:
-    """Write each index relative to the shard; as unsigned numbers all others are out of range."""
+    """Write each index relative to the shard; as unsigned numbers, indices of other shards are out
+    of range.
+    """
     np.subtract(indices, shard.first, out=shard.places)
     np.less(shard.places.view(np.uint64), rows, out=shard.inside)
 
@@ -76,19 +80,17 @@ def _places_in(rows: int, indices: Array, shard: Shard) -> None:
 def add_up(grad: Array, indices: Array, out: Array, scatter: Scatter, padding: int) -> None:
     """Scatter-add [N, D], [N] -> [V, D]: each row of `out` is the sum of its index's gradients.
 
-    The gradients are brought into the order of their rows, and each run of equal ones is added up.
-    With `scatter.sums` they are added to what is there.
+    The gradients are sorted by row, and each run of equal indices is summed. With `scatter.sums`
+    the sums are added to `out`. Index V, which is not a row, is skipped.
 
-    What stands for row V, which is none, is left out.
-
-    Shapes: grad [N, D], indices [N], out [V, D]; row `padding` gets none, -1 for no such
+    Shapes: grad [N, D], indices [N], out [V, D]; row `padding` gets no gradient, -1 for none
     """
     if scatter.sums is None:
         out[...] = 0
     if not len(indices):
         return
     keys, order, rows = scatter.numbers
-    # By number, then by position; of int32 a product would be one.
+    # By index, then by position; an int32 product would overflow.
     np.multiply(indices, len(indices), out=keys, dtype=np.int64)
     np.add(keys, scatter.positions, out=keys)
     keys.sort()
@@ -109,13 +111,13 @@ def add_up(grad: Array, indices: Array, out: Array, scatter: Scatter, padding: i
 
 
 def _runs(rows: Array, scatter: Scatter) -> tuple[Array, Array]:
-    """Return where runs of equal numbers begin, and the number of each."""
+    """Return the start of each run of equal indices, and its index."""
     keys, order, _ = scatter.numbers
     scatter.changes[0] = True
     np.not_equal(rows[1:], rows[:-1], out=scatter.changes[1:])
     np.cumsum(scatter.changes, out=keys)
     count = int(keys[-1])
     np.subtract(keys, 1, out=keys)
-    order[keys[::-1]] = scatter.positions[::-1]  # of a run the first position is written last
+    order[keys[::-1]] = scatter.positions[::-1]  # the first position of a run is written last
     starts = order[:count]
     return starts, np.take(rows, starts, out=keys[:count], mode="clip")

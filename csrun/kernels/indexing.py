@@ -11,7 +11,7 @@ Array = npt.NDArray[Any]
 
 
 def require_inside(indices: Array, size: int, where: str) -> None:
-    """Raises: CsrunError for a computed index that is not in 0..size-1"""
+    """Raises: CsrunError for a computed index outside of 0..size-1"""
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         wrong = indices[(indices < 0) | (indices >= size)].flat[0]
         raise CsrunError(f"{where}: computed index {wrong} is out of range 0..{size - 1}")
@@ -21,7 +21,7 @@ Mesh = tuple[Array, ...]
 
 
 def mesh_of(*shape: int) -> Mesh:
-    """Mesh of the index of each value along each axis, broadcast to the shape."""
+    """Return the index of each value along each axis, broadcast to the shape."""
     return tuple(np.ogrid[tuple(slice(n) for n in shape)])
 
 
@@ -31,7 +31,7 @@ def gather(x: Array, indices: Array, out: Array, places: Array, mesh: Mesh, dim:
     Shapes: x dense, indices, out, places int64 of one shape, mesh of that shape
     """
     steps = [step // x.itemsize for step in x.strides]
-    np.multiply(indices, steps[dim], out=places, dtype=np.int64)  # of int32 it would be one
+    np.multiply(indices, steps[dim], out=places, dtype=np.int64)  # int32 would be converted
     for d, (own, step) in enumerate(zip(mesh, steps, strict=True)):
         if d != dim:
             np.add(places, own * step, out=places)

@@ -1,7 +1,7 @@
 """Layer norm and RMS norm over preallocated arrays, a tile of rows at a time.
 
-Sums along rows and over them are products with ones, or with the weight: BLAS adds faster than
-NumPy's reductions.
+Sums along rows and over rows are products with ones, or with the weight, because BLAS is faster
+than NumPy's reductions.
 """
 
 from typing import Any, NamedTuple
@@ -161,7 +161,7 @@ def _back(
 ) -> None:
     """out = grad weight - x scale² mean(grad weight x); product = grad x.
 
-    What is normalized is x scale. `x` and `sums` are changed.
+    The normalized values are x scale. `x` and `sums` are overwritten.
     """
     np.multiply(grad, x, out=product)
     np.matmul(product, weight, out=sums)
@@ -174,6 +174,6 @@ def _back(
 
 
 def _add_up(scale: Array, rows: Array, total: Array, part: Array) -> None:
-    """total += the rows' sum, each times its scale."""
+    """total += sum of the rows, each times its scale."""
     np.matmul(scale, rows, out=part)
     np.add(total, part, out=total)

@@ -1,4 +1,6 @@
-"""Pooling over preallocated arrays, a tile of planes at a time: one pass a pixel of the windows."""
+"""Pooling over preallocated arrays, a tile of planes at a time: one pass per pixel of the windows.
+windows.
+"""
 
 from typing import Any
 
@@ -20,10 +22,10 @@ def max_pool(
     taps: Taps,
     width: int,
 ) -> None:
-    """Max pooling [N, H, W] -> [N, H', W'], with the offset of the largest pixel in each window.
+    """Max pooling [N, H, W] -> [N, H', W'], with the offset of the maximum in each window.
 
     Shapes: x [N, H, W], out, offsets [N, H', W'], scratch [T, H', W'] of x's type, of offsets' and
-    of booleans, first [H', W'] as of `first_inside`; width: pixels in a row of a window
+    bool, first [H', W'] as of `first_inside`; width: pixels in a row of a window
     """
     for at in range(0, len(x), len(scratch[0])):
         rows = slice(at, at + len(scratch[0]))
@@ -34,15 +36,15 @@ def max_pool(
         for tap in taps:
             np.greater(_see(planes, tap, seen), largest, out=chosen)
             _take(taken, chosen, numbers, tap, width)
-            np.maximum(largest, seen, out=largest)  # NaN stays
+            np.maximum(largest, seen, out=largest)  # NaN is preserved
         if np.isnan(largest, out=chosen).any():
-            for tap in taps:  # the last NaN of a window is what it took
+            for tap in taps:  # the last NaN of a window is its maximum
                 np.isnan(_see(planes, tap, seen), out=chosen)
                 _take(taken, chosen, numbers, tap, width)
 
 
 def _see(planes: Array, tap: Tap, seen: Array) -> Array:
-    """Contiguous copy of one pixel of all windows: comparing it is then one loop, not one a row."""
+    """Copy one pixel of all windows to contiguous memory, so that comparing it is one loop."""
     places = seen[:, *tap.places]
     if places.shape != seen.shape:
         seen[...] = -np.inf
@@ -51,7 +53,7 @@ def _see(planes: Array, tap: Tap, seen: Array) -> Array:
 
 
 def _take(taken: Array, chosen: Array, numbers: Array, tap: Tap, width: int) -> None:
-    """Record the pixel's number where it is larger than those before it."""
+    """Record the pixel's index where it exceeds the maximum so far."""
     np.multiply(chosen, _number(tap, width), out=numbers)
     np.maximum(taken, numbers, out=taken)
 
@@ -63,12 +65,13 @@ def _number(tap: Tap, width: int) -> np.int32:
 def max_pool_backward(
     grad: Array, offsets: Array, out: Array, scratch: tuple[Array, Array], taps: Taps, width: int
 ) -> None:
-    """Max pooling gradient [N, H', W'] -> [N, H, W]: sum over the windows that took the pixel.
+    """Max pooling gradient [N, H', W'] -> [N, H, W]: sum over the windows whose maximum is the
+    pixel.
 
-    Gradients are selected by their bits: 0 times one that is not finite is no 0.
+    Gradients are selected by bit masks: 0 times a non-finite number is not 0.
 
     Shapes: grad, offsets [N, H', W'], out [N, H, W], scratch [T, H', W'] of grad's type and of
-    integers as large
+    integers of the same size
     """
     out[...] = 0
     for at in range(0, len(out), len(scratch[0])):
@@ -77,14 +80,14 @@ def max_pool_backward(
         share, took = (array[: len(planes)] for array in scratch)
         for tap in taps:
             np.equal(offsets[rows], _number(tap, width), out=took)
-            np.negative(took, out=took)  # all bits of 1
+            np.negative(took, out=took)  # all bits set
             np.bitwise_and(bits, took, out=share.view(took.dtype))
             pixels = planes[:, *tap.image]
             np.add(pixels, share[:, *tap.places], out=pixels)
 
 
 def avg_pool(x: Array, out: Array, counts: Array, tile: int, taps: Taps) -> None:
-    """Average pooling [N, H, W] -> [N, H', W']: sum over each window, over its count.
+    """Average pooling [N, H, W] -> [N, H', W']: sum over each window, divided by its count.
 
     Shapes: x [N, H, W], out [N, H', W'], counts [H', W']
     """
@@ -112,7 +115,7 @@ def avg_pool_backward(grad: Array, out: Array, counts: Array, shares: Array, tap
 
 
 def first_inside(places: tuple[int, int], taps: Taps, width: int) -> Array:
-    """First unpadded pixel [H', W'] of each window, taken where all values are -inf.
+    """First unpadded pixel [H', W'] of each window, the maximum if all values are -inf.
 
     Shapes: int32 [H', W']
     """

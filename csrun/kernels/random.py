@@ -1,8 +1,9 @@
-"""Counter-based randomness: a draw depends on its counter and key, on nothing drawn before.
+"""Counter-based randomness: a draw depends only on its counter and key.
 
-Philox4x32-10 over arrays: a counter of four 32-bit words and a key of two give four random words.
-A draw's counter is (block of columns, stream, sample, step) and its key the run's seed, so that
-masks are equal however a batch is split. Of a step that takes several batches each has its own.
+Philox4x32-10 over arrays: a counter of four 32-bit words and a key of two give four random words. A
+draw's counter is (block of columns, stream, sample, step) and its key the run's seed, so masks do
+not depend on how a batch is split. With gradient accumulation each batch of a step has different
+counters.
 
 Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 4
 """
@@ -16,7 +17,7 @@ from csrun.executable.bind import StepState
 Words = npt.NDArray[np.uint64]
 
 ROUNDS = 10
-COLUMNS_PER_BLOCK = 8  # 16 bits each of a counter's 128
+COLUMNS_PER_BLOCK = 8  # values of 16 bits in a counter's 128
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -28,7 +29,7 @@ _WEYL = np.array(WEYL, np.uint64).reshape(2, 1, 1)
 
 
 def round_keys(seed: int) -> list[Words]:
-    """Keys of the rounds, from a seed of up to 64 bits.
+    """Return the keys of the rounds, from a seed of up to 64 bits.
 
     Shapes: [2, 1, 1] each
     """
@@ -53,12 +54,12 @@ def philox(even: Words, odd: Words, product: Words, keys: list[Words]) -> None:
 
 
 def blocks_of(columns: int) -> int:
-    """Return how many counters a row of so many columns takes."""
+    """Return the number of counters of a row with this many columns."""
     return -(-columns // COLUMNS_PER_BLOCK)
 
 
 def threshold_of(rate: float) -> int:
-    """Threshold below which a draw falls with probability `rate`, as nearly as 16 bits allow."""
+    """Return the threshold below which a draw falls with probability `rate`, to 16 bits."""
     return min(round(rate * LEVELS), LEVELS - 1)
 
 
@@ -94,23 +95,23 @@ class MaskDraw:
             np.greater_equal(levels, self._threshold, out=mask)
 
     def _samples(self, step: StepState, out: Words) -> None:
-        """Sample index of each row; a row of padding has the mask of the one that it copies."""
+        """Return the sample index of each row; a padding row has the mask of the row it copies."""
         np.add(self._rows, step.first_sample, out=out)
         if step.valid < len(self._rows):
             np.remainder(out, step.rows, out=out)
 
 
 class FixedMaskDraw(MaskDraw):
-    """Draws a mask that is of no sample: the same in all minibatches of a step."""
+    """Draws a mask without samples: the same in all minibatches of a step."""
 
     def _samples(self, step: StepState, out: Words) -> None:
         out.fill(0)
 
 
 class RunDraw:
-    """Draws runs of an operator's mask, a few at a time, each run with counters of its own.
+    """Draws runs of an operator's mask, a few at a time; each run has separate counters.
 
-    `scale` is what makes up for the values that are dropped.
+    `scale` compensates for the dropped values.
 
     Shapes: mask [R, N] bool; words uint64 [3, 2, R, blocks_of(N)], scratch
     """
@@ -124,17 +125,18 @@ class RunDraw:
         self._step = StepState()
 
     def of(self, step: StepState) -> "RunDraw":
-        """Same draw, of another step."""
+        """Return the same draw for another step."""
         self._step = step
         return self
 
     def __call__(self, sample: int, run: int, count: int) -> Array:
-        """Masks [count, N] of the runs run, run + 1, … of a sample: true where a value is kept.
+        """Return the masks [count, N] of the runs run, run + 1, … of a sample: true where a value
+        is kept.
 
         Shapes: -> [count, N] bool
         """
         step, number = self._step, self._step.first_sample + sample
-        if sample >= step.valid:  # a row of padding has the mask of the one that it is a copy of
+        if sample >= step.valid:  # a padding row has the mask of the row it copies
             number %= step.rows
         even, odd, product = self._words[:, :, :count]
         first = np.arange(run, run + count, dtype=np.uint64) * np.uint64(len(self._blocks))

@@ -12,9 +12,10 @@ Array = npt.NDArray[Any]
 
 
 def turns(length: int, size: int, base: float, is_inverse: bool, dtype: str, axes: int) -> Array:
-    """Rotation factors of pair i at position t: exp(j t base^(-2 i / size)), or its inverse.
+    """Return the rotation factors of pair i at position t: exp(j t base^(-2 i / size)), or their
+    inverses.
 
-    Shapes: -> complex [length, 1, …, size / 2], with so many axes between as x has
+    Shapes: -> complex [length, 1, …, size / 2], with as many axes in between as x has
     """
     frequencies = base ** -(np.arange(0, size, 2) / size)
     angles = np.outer(np.arange(length), frequencies)
@@ -24,12 +25,13 @@ def turns(length: int, size: int, base: float, is_inverse: bool, dtype: str, axe
 
 
 def cosines_and_sines(turns: Array) -> tuple[Array, Array]:
-    """Cosines and sines, each contiguous."""
+    """Return cosines and sines, each contiguous."""
     return np.ascontiguousarray(turns.real), np.ascontiguousarray(turns.imag)
 
 
 def turn_pairs(x: Array, out: Array, turns: Array) -> None:
-    """Rotate neighbours [..., T, ..., E] -> the same; the last axis, contiguous, keeps its rest.
+    """Rotate adjacent pairs [..., T, ..., E] -> the same; the rest of the contiguous last axis is
+    copied.
 
     Shapes: x, out [..., T, ..., E], turns [T, ..., R / 2]
     """
@@ -43,7 +45,7 @@ def turn_halves(x: Array, out: Array, cosines: Array, sines: Array, part: Array)
     """Rotate half with half [..., T, ..., E] -> the same, a part of the first axis at a time.
 
     Shapes: x, out [..., T, ..., E], cosines, sines [T, ..., R / 2], part the shape of x[0], with a
-    last axis of R / 2; without an axis before that of positions, that of x
+    last axis of R / 2; that of x if no axis precedes the positions
     """
     if part.ndim == x.ndim:
         _turn_half(x, out, cosines, sines, part)

@@ -1,10 +1,11 @@
 """Softmax and log-softmax over preallocated arrays, a tile at a time.
 
-Everything is [N, C, I]: along the axis in the middle, for each row and each place after it. With
-nothing after it sums are products with ones, which are faster than NumPy's reductions.
+All arrays are [N, C, I], with the reduction along the middle axis. If I is 1, sums are products
+with ones, which are faster than NumPy's reductions.
 
-The largest value of each row, which keeps powers from overflowing, costs as much as all else. The
-values of a tile are taken as they are, and once more where a sum is too large or near to nothing.
+The row maximum, whose subtraction prevents overflow, costs as much as everything else. The
+exponentials of a tile are therefore computed without it, and recomputed with it if a sum is too
+large or near zero.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-SHORT = 100  # values from which a search along a row costs less than a reduction of the transpose
-LEAST, MOST = 1e-20, 1e26  # of a sum: far from the least and the largest float32, 1e-38 and 3e38
+SHORT = 100  # columns from which a maximum along a row is faster than in the transpose
+# accepted range of a sum: far from float32's smallest and largest, 1e-38 and 3e38
+LEAST, MOST = 1e-20, 1e26
 
 
 def softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) -> None:
@@ -55,9 +57,9 @@ def log_softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) 
 
 
 def _powers(x: Array, out: Array, sums: Array, ones: Array) -> bool:
-    """out = exp(x), and its sums; whether these are what they should be. NaN never is.
+    """out = exp(x), and its sums; returns whether the sums are in range, which NaN never is.
 
-    No power is larger than the sum that it is in, so that nobody looks at each of them.
+    No exponential exceeds its sum, so the individual ones need no check.
     """
     with np.errstate(over="ignore"):
         np.exp(x, out=out)
@@ -66,7 +68,7 @@ def _powers(x: Array, out: Array, sums: Array, ones: Array) -> bool:
 
 
 def _logarithm(x: Array, rest: Array, power: Array) -> None:
-    """x = log(x), rounded, and what was rounded off: as exact as logarithms of numbers near 1."""
+    """x = log(x), rounded, and the rounding error: as exact as logarithms of numbers near 1."""
     np.copyto(rest, x)
     np.log(x, out=x)
     np.exp(x, out=power)
@@ -112,7 +114,7 @@ def _tiles(x: Array, tile: Array, numbers: Array) -> Iterator[tuple[slice, Array
 
 
 def _shifted(x: Array, tile: Array, out: Array, tops: Array) -> None:
-    """out = x less the largest along the axis; the tile may be written to."""
+    """out = x minus the maximum along the axis; the tile may be overwritten."""
     count, size, behind = x.shape
     if behind == 1 and size < SHORT:
         transposed = tile.reshape(-1)[: count * size].reshape(size, count)

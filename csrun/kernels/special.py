@@ -11,10 +11,10 @@ from numpy.polynomial import chebyshev
 from csrun.base.half_formats import HalfFormat
 from csrun.executable.arrays import Array
 
-_K = 3.75 * sqrt(2)  # where |x| maps to the middle of the polynomial's range
+_K = 3.75 * sqrt(2)  # |x| that maps to the middle of the polynomial's range
 _ASYMPTOTIC_FROM = 6.0
 _ASYMPTOTIC_TERMS = 25
-_DEGREE = 20  # where a higher one brings nothing any more in float64
+_DEGREE = 20  # degree above which float64 gains nothing
 
 
 def _scaled_erfc(z: float) -> float:
@@ -42,8 +42,9 @@ def _coefficients(degree: int) -> list[float]:
 
 _COEFFICIENTS = _coefficients(_DEGREE)
 
-#: P(u), by falling power: tanh(x P(x x)) is erf(x / sqrt(2)). A minimax fit, weighted by what an
-#: error does to x cdf(x): below 7e-8 of max(1, |x|). P is positive and rising for all u >= 0.
+#: P(u), by falling power: tanh(x P(x x)) is erf(x / sqrt(2)). A minimax fit, weighted by the effect
+#: of
+#: an error on x cdf(x): below 7e-8 of max(1, |x|). P is positive and increasing for all u >= 0.
 TANH_COEFFICIENTS = (
     1.80935665e-09,
     -1.33646611e-07,
@@ -58,8 +59,8 @@ TANH_COEFFICIENTS = (
 def where(condition: Array, x: Any, y: Any, out: Array) -> None:
     """Select elementwise, any shape: x where the condition is true, else y; out may be x, not y.
 
-    Of their bits, in three passes, or one where y is 0: y ^ (x ^ y) condition. NumPy's masked
-    copies take several times as long, for the processor guesses each of their branches.
+    Uses bit operations in three passes, or one if y is 0: y ^ (x ^ y) condition. NumPy's masked
+    copies take several times as long because of branch mispredictions.
     """
     bits = f"i{out.itemsize}"
     into = out.view(bits)
@@ -74,7 +75,7 @@ def where(condition: Array, x: Any, y: Any, out: Array) -> None:
 
 
 def largest(x: Array, tile: Array, out: Array) -> None:
-    """Row maxima [R, C] -> [R, 1], found in the transpose of x, in the tile.
+    """Row maxima [R, C] -> [R, 1], computed in the transpose of x, in the tile.
 
     Shapes: x, tile [R, C], out [R, 1]
     """
@@ -84,10 +85,11 @@ def largest(x: Array, tile: Array, out: Array) -> None:
 
 
 def logistic(x: Array, out: Array) -> None:
-    """Logistic, any shape: 1 / (1 + exp(-x)); out may be x. Where the power overflows it is 0.
+    """Logistic, any shape: 1 / (1 + exp(-x)); out may be x. It is 0 where the exponential
+    overflows.
 
-    To keep it from overflowing would cost as much as the power: NumPy's minimum of an array and a
-    number is slow.
+    Avoiding the overflow would cost as much as the exponential, because NumPy's minimum of an array
+    and a scalar is slow.
     """
     np.negative(x, out=out)
     with np.errstate(over="ignore"):

@@ -8,7 +8,9 @@ Part = tuple[slice, slice]
 
 
 class Tap(NamedTuple):
-    """One pixel of all windows: which; of an image what it reads; where windows have it inside."""
+    """One pixel of all windows: its index, the part of an image it reads, and the windows that have
+    it inside.
+    """
 
     pixel: Pair
     image: Part
@@ -18,9 +20,9 @@ class Tap(NamedTuple):
 def taps(
     image: Pair, places: Pair, size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tap, ...]:
-    """Taps of the windows, row by row, without those always outside the image.
+    """Return the taps of the windows, row by row, without those that are always outside the image.
 
-    image, places: rows and columns of an image, and of its windows
+    image, places: rows and columns of an image, and of its windows.
     """
     rows, columns = (
         _taps(*axis) for axis in zip(image, places, size, stride, padding, dilation, strict=True)
@@ -37,7 +39,7 @@ def _taps(
 ) -> list[tuple[int, slice, slice]]:
     found = []
     for tap in range(size):
-        shift = tap * dilation - padding  # place p reads p stride + shift
+        shift = tap * dilation - padding  # window p reads pixel p stride + shift
         first = max(0, -(shift // stride))
         end = min(count, (length - 1 - shift) // stride + 1)
         if first < end:

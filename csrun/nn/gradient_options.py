@@ -1,4 +1,4 @@
-"""Options of every optimizer that are not of its rule: clipping, loss scaling, logged numbers."""
+"""Options common to all optimizers: clipping, loss scaling, logged numbers."""
 
 from math import inf
 from typing import Annotated, Literal
@@ -44,12 +44,14 @@ class Clipped(
 
 
 class Logged(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Numbers of the updates in the events of each log step, by the original's keys.
+    """Numbers about the updates in the events of each log step, with the original's keys.
 
-    log_summaries: the rate, and the norm of all gradients before clipping. With it, log_grads: of
-    each kernel's and bias's gradient the shares of zeros and of numbers below the normal range, and
-    the norm; log_hists: its log2 histogram, too; ws_summary: zeros of all gradients, and the norm
-    of all weights.
+    log_summaries: the rate, and the norm of all gradients before clipping. The other options need
+        it.
+    log_grads: for the gradient of each kernel and bias the norm, and the shares of zeros and of
+        numbers below the normal range.
+    log_hists: also its log2 histogram.
+    ws_summary: zeros of all gradients, and the norm of all weights.
     """
 
     log_summaries: bool = False
@@ -60,7 +62,7 @@ class Logged(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def summaries(self) -> UpdateSummaries:
         """Numbers that are written.
 
-        Raises: TypeError for a key that is not true or false
+        Raises: TypeError for a key that is not a boolean
         """
         flags = self.log_summaries, self.log_grads, self.log_hists, self.ws_summary
         if not all(isinstance(flag, bool) for flag in flags):
@@ -71,10 +73,12 @@ class Logged(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Scaled(Logged, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loss scaling, for mixed precision; the keys and defaults are the original's.
 
-    loss_scaling_factor: a number, 1.0 for none, or `dynamic` or `tf_dynamic`; loss_scale is another
-    name of it. The other options are of dynamic scaling, whose defaults are those of the dialect.
-    max_gradient_norm: another name of clip_norm. max_gradient_value: the largest magnitude of a
-    number of the gradients, instead. 0 is none.
+    loss_scaling_factor: a number, 1.0 for none, or `dynamic` or `tf_dynamic`.
+    loss_scale: another name of loss_scaling_factor.
+    max_gradient_norm: another name of clip_norm; 0 for none.
+    max_gradient_value: maximum magnitude of gradient values, an alternative to a norm; 0 for none.
+
+    The other options belong to dynamic scaling; their defaults are those of the dialect.
     """
 
     loss_scaling_factor: ScalingFactor = 1.0
@@ -88,7 +92,7 @@ class Scaled(Logged, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_gradient_value: float | None = None
 
     def loss_scaling(self) -> LossScaling | None:
-        """The rule of the scale; None for a loss that is not scaled.
+        """Rule of the loss scale; None for an unscaled loss.
 
         Raises: OptimizerError for options that contradict each other, or are out of range
         """

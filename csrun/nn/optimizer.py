@@ -41,9 +41,9 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class TrainOp:
-    """A loss, the algorithm that minimizes it, limits of gradients, and how the loss is scaled.
+    """A loss, the algorithm that minimizes it, limits of gradients, and the scaling of the loss.
 
-    summaries: of its updates, for the events
+    summaries: numbers of its updates for the events.
     """
 
     loss: Tensor

@@ -1,4 +1,4 @@
-"""Learning algorithms as attributes: what `minimize` asks for, and what each update does."""
+"""Learning algorithms as attributes of `minimize` and of the update operators."""
 
 from xdsl.ir import Attribute
 

@@ -29,14 +29,13 @@ from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 class AdamAttr(Algorithm):
     """Adam, as torch.optim.Adam computes it; decoupled, as torch.optim.AdamW does.
 
-    m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; both moments divided by 1 - beta^t,
-    where `bias_correction` asks for it; w = w - learning_rate m / (sqrt(v) + epsilon). With
-    `epsilon_hat`, as TensorFlow computes it, epsilon is added to the root of v as it is before the
-    division, and the step's rate has both divisors. With `amsgrad` the root is of the largest v so
-    far.
+    m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; with `bias_correction` both moments
+    are divided by 1 - beta^t; w = w - learning_rate m / (sqrt(v) + epsilon). With `epsilon_hat`,
+    TensorFlow's form, epsilon is added to the root of v before the division, and the step's rate
+    includes both divisors. With `amsgrad` the root is of the maximum of v so far.
 
-    Source: Kingma and Ba 2015, algorithm 1; epsilon_hat: the end of section 2;
-    Loshchilov and Hutter 2019, algorithm 2; amsgrad: Reddi et al. 2018, algorithm 2
+    Source: Kingma and Ba 2015, algorithm 1; epsilon_hat: the end of section 2; Loshchilov and
+    Hutter 2019, algorithm 2; amsgrad: Reddi et al. 2018, algorithm 2
     """
 
     name = "cirh.adam_algorithm"
@@ -87,11 +86,10 @@ class AdamAttr(Algorithm):
 
 @irdl_attr_definition
 class LambAttr(Algorithm):
-    """Lamb: Adam's direction and the decay, as long as the parameter itself is.
+    """Lamb: Adam's direction plus weight decay, scaled to the norm of the parameter.
 
-    u = m / (sqrt(v) + epsilon) + weight_decay w, m and v as Adam's;
-    w = w - learning_rate (|w| / |u|) u, norms over the whole parameter; where one of them is zero
-    the ratio is one.
+    u = m / (sqrt(v) + epsilon) + weight_decay w, m and v as in Adam; w = w - learning_rate (|w| /
+    |u|) u, with norms over the whole parameter; the ratio is one if a norm is zero.
 
     Source: You et al. 2020, algorithm 2
     """

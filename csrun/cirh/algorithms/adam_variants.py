@@ -1,4 +1,4 @@
-"""Adam's relatives: Adamax, NAdam and RAdam."""
+"""Variants of Adam: Adamax, NAdam and RAdam."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -127,10 +127,10 @@ class NAdamAttr(Algorithm):
 
 @irdl_attr_definition
 class RAdamAttr(Algorithm):
-    """RAdam, as torch.optim.RAdam computes it; decoupled: weight decay as AdamW's.
+    """RAdam, as torch.optim.RAdam computes it; decoupled: weight decay as in AdamW.
 
-    Adam, with a rate that is rectified by the variance of the second moment; in the first steps,
-    where that has none, w = w - learning_rate m / (1 - beta1^t).
+    Adam with a rate that is rectified by the variance of the second moment; in the first steps,
+    without such a variance, w = w - learning_rate m / (1 - beta1^t).
 
     Source: Liu et al. 2020, algorithm 2
     """

@@ -1,4 +1,4 @@
-"""Algorithms that divide by a root of squares: Adagrad, RMSProp and Adadelta."""
+"""Algorithms that divide by a root of squared gradients: Adagrad, RMSProp and Adadelta."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -30,9 +30,9 @@ from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 class AdagradAttr(Algorithm):
     """Adagrad, as torch.optim.Adagrad computes it.
 
-    g = grad + weight_decay w; s = s + g g, at first `initial_accumulator`;
-    w = w - learning_rate / (1 + t lr_decay) g / (sqrt(s) + epsilon), t steps after the first;
-    with `epsilon_inside` g / sqrt(s + epsilon), as in Keras.
+    g = grad + weight_decay w; s = s + g g, initially `initial_accumulator`; w = w - learning_rate /
+    (1 + t lr_decay) g / (sqrt(s) + epsilon), t steps after the first; with `epsilon_inside` g /
+    sqrt(s + epsilon), as in Keras.
 
     Source: Duchi et al. 2011, section 1.1, the diagonal form
     """
@@ -83,11 +83,11 @@ class AdagradAttr(Algorithm):
 class RmsPropAttr(Algorithm):
     """RMSProp, as torch.optim.RMSprop computes it.
 
-    g = grad + weight_decay w; s = alpha s + (1 - alpha) g g; a = alpha a + (1 - alpha) g;
-    u = g / (sqrt(s) + epsilon), or with `centered` g / (sqrt(s - a a) + epsilon), a difference that
-    rounding does not take below zero; b = momentum b + u; w = w - learning_rate b. With
-    `epsilon_inside` epsilon is added below the root, as in Keras; with `rate_inside` u, not b, is
-    multiplied by the learning rate. s begins with `initial_accumulator`.
+    g = grad + weight_decay w; s = alpha s + (1 - alpha) g g; a = alpha a + (1 - alpha) g; u = g /
+    (sqrt(s) + epsilon), or with `centered` g / (sqrt(s - a a) + epsilon), with the difference
+    clamped at zero; b = momentum b + u; w = w - learning_rate b. With `epsilon_inside` epsilon is
+    added inside the root, as in Keras; with `rate_inside` u instead of b is multiplied by the
+    learning rate. s is initially `initial_accumulator`.
 
     Source: Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, equations 38 to 45
     """

@@ -20,13 +20,13 @@ Patterns = builtin.ArrayAttr[builtin.StringAttr]
 class Algorithm(ParametrizedAttribute):
     """A learning algorithm.
 
-    All have the fields `learning_rate`, `weight_decay`, `exclude` and `maximize`. Parameters in
-    whose name a pattern of `exclude` is found do not decay. With `maximize` the gradient is negated
-    before anything is added to it.
+    All have the fields `learning_rate`, `weight_decay`, `exclude` and `maximize`. Parameters whose
+    name matches a pattern of `exclude` anywhere do not decay. With `maximize` the gradient is
+    negated first.
     """
 
     def for_parameter(self, name: str) -> Self:
-        """The algorithm of one parameter, where nothing is left to exclude."""
+        """Return the algorithm of one parameter, with its exclusions applied."""
         names = [field for field, _ in self.get_irdl_definition().parameters]
         fields = dict(zip(names, self.parameters, strict=True))
         exclude = fields["exclude"]
@@ -44,32 +44,32 @@ def double(number: float) -> Double:
 
 
 def flag(is_so: bool) -> builtin.BoolAttr:
-    """A truth value."""
+    """Return a boolean attribute."""
     return builtin.BoolAttr.from_bool(is_so)
 
 
 def schedule(rate: float | Rate) -> Rate:
-    """A learning rate; a number is a constant one."""
+    """Return a learning rate; a number is constant."""
     return ScheduleAttr.constant(rate) if isinstance(rate, int | float) else rate
 
 
 def decay(weight_decay: float | StepNumberAttr) -> Decay:
-    """A weight decay; a number is a constant one."""
+    """Return a weight decay; a number is constant."""
     return weight_decay if isinstance(weight_decay, StepNumberAttr) else double(weight_decay)
 
 
 def share(number: float | StepNumberAttr) -> Share:
-    """Decay factor of a running mean; a number is a constant one."""
+    """Return the decay factor of a running mean; a number is constant."""
     return number if isinstance(number, StepNumberAttr) else double(number)
 
 
 def patterns(names: Sequence[str]) -> Patterns:
-    """Regular expressions of parameters' names."""
+    """Return regular expressions of parameter names."""
     return builtin.ArrayAttr([builtin.StringAttr(pattern) for pattern in names])
 
 
 def check_decay(decay: Decay, exclude: Patterns) -> None:
-    """Raises: VerifyException for a decay out of range or a pattern that is none."""
+    """Raises: VerifyException for a decay out of range or an invalid pattern"""
     if not isinstance(decay, StepNumberAttr):
         require(decay.value.data >= 0, "weight_decay must be >= 0", decay.value.data)
     for pattern in exclude.data:
@@ -82,21 +82,21 @@ def check_decay(decay: Decay, exclude: Patterns) -> None:
 
 
 def check_share(name: str, share: Share) -> None:
-    """Raises: VerifyException for what a running mean cannot keep of itself."""
+    """Raises: VerifyException for a decay factor of a running mean out of range"""
     if isinstance(share, StepNumberAttr):
         return
     require(0 <= share.value.data < 1, f"{name} must be in [0, 1)", share.value.data)
 
 
 def check_moments(beta1: Share, beta2: Double, epsilon: Double) -> None:
-    """Raises: VerifyException for numbers of two moments that are out of range."""
+    """Raises: VerifyException for constants of two moments out of range"""
     for beta in (beta1, beta2):
         check_share("betas", beta)
     check_epsilon(epsilon)
 
 
 def check_epsilon(epsilon: Double) -> None:
-    """Raises: VerifyException for what does not keep a divisor from zero."""
+    """Raises: VerifyException for an epsilon that does not keep a divisor from zero"""
     require(epsilon.value.data > 0, "epsilon must be > 0", epsilon.value.data)
 
 

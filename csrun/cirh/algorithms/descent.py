@@ -29,8 +29,8 @@ from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 class SgdAttr(Algorithm):
     """Stochastic gradient descent, as torch.optim.SGD computes it.
 
-    g = grad + weight_decay w; v = momentum v + (1 - dampening) g, at first g;
-    w = w - learning_rate u, where u is v, or g + momentum v with nesterov. With `rate_inside` g is
+    g = grad + weight_decay w; v = momentum v + (1 - dampening) g, initially g; w = w -
+    learning_rate u, where u is v, or g + momentum v with nesterov. With `rate_inside` g is
     multiplied by the step's learning rate instead of u, as in Keras.
 
     Source: Sutskever et al. 2013, sections 2 and 3

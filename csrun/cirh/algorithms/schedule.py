@@ -1,4 +1,4 @@
-"""Learning rates over the steps, as attributes: schedules, and numbers that come with each step."""
+"""Learning rates as attributes: schedules, and numbers passed with each step."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -13,7 +13,7 @@ from csrun.cirh.ops.base import Plain, attribute
 Number = int | float | tuple[int, ...] | tuple[float, ...]
 
 _LINE = ("initial_learning_rate", "end_learning_rate", "steps", "warmup_steps")
-#: The numbers that each schedule is made of.
+#: Parameters of each schedule.
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "constant": ("learning_rate", "warmup_steps"),
     "linear": _LINE,
@@ -26,7 +26,7 @@ SCHEDULES: Mapping[str, tuple[str, ...]] = {
 
 @irdl_attr_definition
 class ScheduleAttr(ParametrizedAttribute):
-    """A learning rate over the steps: a schedule by name, and its numbers."""
+    """A learning rate schedule by name, and its parameters."""
 
     name = "cirh.schedule"
     kind: builtin.StringAttr
@@ -42,7 +42,7 @@ class ScheduleAttr(ParametrizedAttribute):
 
     @classmethod
     def constant(cls, learning_rate: float) -> Self:
-        """The same rate at every step."""
+        """Return the schedule of a constant rate."""
         return cls.of("constant", {"learning_rate": float(learning_rate), "warmup_steps": 0})
 
     @property
@@ -50,7 +50,7 @@ class ScheduleAttr(ParametrizedAttribute):
         return {name: _number(value) for name, value in self.options.data.items()}
 
     def verify(self) -> None:
-        """Raises: VerifyException when the schedule is unknown, or its numbers are not its own."""
+        """Raises: VerifyException for an unknown schedule, or parameters that are not its own"""
         known, names = SCHEDULES.get(self.kind.data), set(self.options.data)
         if known is None:
             raise VerifyException(
@@ -65,7 +65,7 @@ class ScheduleAttr(ParametrizedAttribute):
 
 @irdl_attr_definition
 class StepNumberAttr(ParametrizedAttribute):
-    """Number `index` of those that come with each step: what nobody knows before it begins."""
+    """Number `index` of those passed with each step, for values that are not known in advance."""
 
     name = "cirh.step_number"
     index: builtin.IntAttr
@@ -75,7 +75,7 @@ class StepNumberAttr(ParametrizedAttribute):
         return cls(builtin.IntAttr(index))
 
     def verify(self) -> None:
-        """Raises: VerifyException for a number before the first."""
+        """Raises: VerifyException for a negative index"""
         if self.index.data < 0:
             raise VerifyException(f"the index of a step number must be >= 0, got {self.index.data}")
 

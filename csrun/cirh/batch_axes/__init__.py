@@ -1,11 +1,11 @@
 """Batch dependence: the axis that carries samples, and a value's meaning per minibatch.
 
-An axis that carries samples has one row or several of each, those of the first sample first: after
-[B, T, D] -> [B T, D] a sample has T rows of axis 0. A rule for each operator says what becomes of
-it; an operator without a rule makes a value of the batch as a whole.
+An axis that carries samples has one or more rows per sample, ordered by sample: after [B, T, D] ->
+[B T, D] a sample has T rows of axis 0. Each operator has a rule for the axis of its result; an
+operator without a rule computes a value of the batch as a whole.
 
-The rows that fill up an incomplete batch are to count nowhere: what sums over samples must know
-that they hold zeros.
+The padding rows of an incomplete batch must not count: a sum over samples requires that they are
+known to be zero.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ RULES: Rules = {kind: rule for family in _FAMILIES for kind, rule in family.RULE
 
 
 def dependences_of(operations: Sequence[Operation]) -> Dependences:
-    """The dependence of every value, from the operators in program order."""
+    """Return the dependence of every value, from the operators in program order."""
     found: Dependences = {}
     for op in operations:
         of = [found[operand] for operand in op.operands]
@@ -64,7 +64,7 @@ def dependences_of(operations: Sequence[Operation]) -> Dependences:
 
 
 def dependence_in(found: Dependences, value: SSAValue) -> Dependence:
-    """The dependence of one value; what it follows from is found, too, where it is not yet."""
+    """Return the dependence of one value, computing those it follows from if needed."""
     pending = [value]
     while pending:
         op = pending[-1].owner
@@ -79,7 +79,7 @@ def dependence_in(found: Dependences, value: SSAValue) -> Dependence:
 
 
 def dependence_of(op: Operation, of: Sequence[Dependence]) -> tuple[Dependence, ...]:
-    """The dependence of each result of an operator, from those of its operands."""
+    """Return the dependence of each result of an operator, from those of its operands."""
     found = _dependence_of(op, of)
     each = found if isinstance(found, tuple) else (found,) * len(op.results)
     if any(one.counts_padding for one in of):

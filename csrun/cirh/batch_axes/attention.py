@@ -21,7 +21,9 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Samples on the first axis of all operands, a mask's included that is not alike in all."""
+    """Samples are on the first axis of all operands, including a mask that differs between samples.
+    samples.
+    """
     is_backward = isinstance(op, AttentionBackwardOp)
     first = 6 if is_backward else 3
     masks = [
@@ -36,7 +38,7 @@ def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def rotated(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Each sample by itself, where its axis is neither that of positions nor the last one."""
+    """Per sample, unless its axis is that of positions or the last one."""
     (one,) = of
     last = len(shape_of(type_of(op.operands[0]))) - 1
     if one.axis in (integer(op.properties, "dim"), last):

@@ -1,4 +1,4 @@
-"""Dependence of a value on the batch, and the helpers that rules are made of."""
+"""Dependence of a value on the batch, and helpers of the rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from csrun.cirh.types import shape_of, type_of
 
 
 class Over(Enum):
-    """A value over the minibatches of a step."""
+    """How a value of the batch follows from those of its minibatches."""
 
-    SAMPLES = auto()  # each sample's rows are of that sample alone
-    SAME = auto()  # it is the same in all of them
-    PART = auto()  # a sum over samples: theirs add up
+    SAMPLES = auto()  # per sample: each sample's rows depend on that sample alone
+    SAME = auto()  # equal in all minibatches
+    PART = auto()  # a sum over samples: the minibatches' values add up
     MIXED = auto()  # none of these: of the batch as a whole
 
 
@@ -31,10 +31,11 @@ SAMPLES, SAME, PART, MIXED = Over
 class Dependence:
     """Dependence of a value on the batch.
 
-    axis: the one that carries samples, None when none does. rows: that a sample has of it, one
-    after the other. outer: how many times all samples follow each other on it, as T times in
-    [T B, D] of [T, B, D]. padding: what the rows of padding hold, where that is known.
-    counts_padding: whether they had a part in it.
+    axis: axis that carries samples, None if none does.
+    rows: consecutive rows per sample on it.
+    outer: how many times all samples are repeated on it, e.g. T times for [T B, D] from [T, B, D].
+    padding: content of padding rows, if known.
+    counts_padding: whether padding affects the value.
     """
 
     over: Over
@@ -45,11 +46,11 @@ class Dependence:
     outer: int = 1
 
     def on(self, axis: int | None) -> "Dependence":
-        """The same value with its samples on another axis; of the whole batch when on none."""
+        """Return the same value with its samples on another axis; of the whole batch if on none."""
         return LOST if axis is None else replace(self, axis=axis)
 
     def at(self, place: "SampleAxis") -> "Dependence":
-        """The same value with its samples in another place."""
+        """Return the same value with its samples in another place."""
         return replace(self, axis=place.axis, outer=place.outer, rows=place.rows)
 
     @property
@@ -59,7 +60,7 @@ class Dependence:
 
     @property
     def is_zero_in_padding(self) -> bool:
-        """Return whether rows of padding are known to hold zeros."""
+        """Return whether padding rows are known to be zero."""
         return self.axis is not None and self.padding == 0
 
 
@@ -77,7 +78,7 @@ class SampleAxis:
         return self.outer * self.rows
 
     def apart(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The shape with all samples, once, on an axis of their own, the one after `axis`."""
+        """Return the shape with all samples, once, on a separate axis, the one after `axis`."""
         if self.axis is None:
             return tuple(sizes)
         rows = sizes[self.axis] // self.outer
@@ -86,9 +87,9 @@ class SampleAxis:
 
 FIXED = Dependence(SAME)
 OF_THE_BATCH = Dependence(MIXED)
-LOST = Dependence(MIXED, counts_padding=True)  # which rows are whose, nobody knows any more
+LOST = Dependence(MIXED, counts_padding=True)  # the rows of a sample are not known any more
 
-Found = Dependence | tuple[Dependence, ...]  # of all results, or of each
+Found = Dependence | tuple[Dependence, ...]  # for all results, or for each
 Rule = Callable[[Operation, Sequence[Dependence]], Found]
 Rules = Mapping[type[Operation], Rule]
 
@@ -98,7 +99,7 @@ def fixed(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def is_alike(value: SSAValue, axis: int) -> bool:
-    """Return whether a value is the same all along an axis, counted from the last one: -1, -2, …"""
+    """Return whether a value is constant along an axis, counted from the last one: -1, -2, …"""
     own = shape_of(type_of(value))
     if -axis > len(own) or own[axis] == 1:
         return True
@@ -125,7 +126,7 @@ def linear(one: Dependence) -> Dependence:
 
 
 def sum_of_samples(*of: Dependence) -> Dependence:
-    """A sum of products; a part of it is zero where one factor is."""
+    """Rule of a sum of products; a term is zero if one factor is."""
     over = PART if all(one.over is SAMPLES for one in of) else MIXED
     return Dependence(over, counts_padding=not any(one.is_zero_in_padding for one in of))
 
@@ -138,7 +139,9 @@ def follow_gradient(found: Dependence, grad: Dependence) -> Dependence:
 def combine_dependences(
     samples: Sequence[Dependence], others: Sequence[Dependence], before: int
 ) -> Dependence:
-    """Values that all have their samples on the same axis, one of those before `before`."""
+    """Return the dependence of values that all have samples on the same axis, before axis `before`.
+    `before`.
+    """
     if len({one.place for one in samples}) > 1:
         return LOST
     mixed = any(one.over is not SAMPLES for one in samples)

@@ -1,7 +1,7 @@
-"""Batch normalization: everything depends on all samples of the batch, and on no padding.
+"""Batch normalization: everything depends on all samples of the batch, except padding.
 
-By minibatch, samples depend on others of their minibatch alone, and gradients of weights and the
-next running statistics are sums of what minibatches give.
+By minibatch, samples only depend on others of their minibatch, and gradients of weights and the
+next running statistics are sums over minibatches.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def backward(op: Operation, of: Sequence[Dependence]) -> Found:
 def _of_rows(op: Operation, samples: Sequence[Dependence]) -> tuple[Dependence, ...]:
     """The first result has the samples, on axis 0; the others are of the batch.
 
-    Mean and rstd are read in the backward pass alone, by the minibatch that they are of.
+    Mean and rstd are only read in the backward pass, by the same minibatch.
     """
     found = combine_dependences(samples, (), 1)
     parts = "by_minibatch" in op.properties and found.over is SAMPLES

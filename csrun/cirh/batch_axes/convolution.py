@@ -1,4 +1,4 @@
-"""Convolutions: each image by itself, its weight's gradient the sum over them."""
+"""Convolutions: per image; the weight's gradient is a sum over images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ def backward_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def backward_weight(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """A sum of products: zero where the gradient is, or the image."""
+    """A sum of products: zero where the gradient or the image is."""
     zero = any(one.is_zero_in_padding for one in of)
     return sum_of_samples(replace(combine_dependences(of, (), 1), padding=0 if zero else None))
 

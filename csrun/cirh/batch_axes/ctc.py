@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: each sample by itself."""
+"""Connectionist temporal classification: per sample."""
 
 from collections.abc import Sequence
 
@@ -18,14 +18,16 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def loss(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """The loss of padding is 0 where its lengths are."""
+    """The loss of padding is 0 if its lengths are."""
     _, _, *lengths = of
     padding = 0 if all(one.is_zero_in_padding for one in lengths) else None
     return _by_sample(op, of, 0, padding)
 
 
 def backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """A gradient of 0 times that of an infinite loss is NaN, but not behind the end of an input."""
+    """A zero gradient times an infinite loss's gradient is NaN, except after the end of an input.
+    input.
+    """
     input_lengths = of[3]
     return _by_sample(op, of, 1, 0 if input_lengths.is_zero_in_padding else None)
 
@@ -33,7 +35,9 @@ def backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 def _by_sample(
     op: Operation, of: Sequence[Dependence], axis: int, padding: float | None
 ) -> Dependence:
-    """Log-probabilities have samples on axis 1, others on axis 0, where they may be alike."""
+    """Log-probabilities have samples on axis 1, other operands on axis 0, where they may be equal
+    for all.
+    """
     assert isinstance(op, CtcLossOp | CtcLossBackwardOp)
     given = list(zip(op.operands, of, strict=True))
     others = [one for value, one in given if value is not op.log_probs and one.axis is not None]

@@ -1,4 +1,4 @@
-"""Operators that compute each element by itself."""
+"""Elementwise operators."""
 
 from collections.abc import Sequence
 
@@ -45,13 +45,13 @@ def elementwise(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:
-    """Return whether zeros in padding stay zeros; the other operands are finite there."""
+    """Return whether zeros in padding stay zero, given finite other operands."""
     assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
     return any(all(of[i].is_zero_in_padding for i in linear) for linear in op.LINEAR_IN)
 
 
 def _is_linear(op: Operation, of: Sequence[Dependence]) -> bool:
-    """Return whether parts go in and a part comes out."""
+    """Return whether the operator maps a sum's parts to parts of the result."""
     assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
     parts = {i for i, one in enumerate(of) if one.over is PART}
     others = all(one.over is SAME for i, one in enumerate(of) if i not in parts)
@@ -59,6 +59,6 @@ def _is_linear(op: Operation, of: Sequence[Dependence]) -> bool:
 
 
 def _rounds(op: Operation) -> bool:
-    """Return whether the result has no room for fractions that an operand has."""
+    """Return whether the result type drops fractions of an operand."""
     kind = type_of(op.results[0])
     return not is_float(kind) and any(type_of(value) != kind for value in op.operands)

@@ -1,4 +1,4 @@
-"""Looking vectors up."""
+"""Embedding lookups."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Values looked up along an axis."""
+"""Lookups along an axis."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def gathered(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Each sample by itself: all that have samples have them on one axis, which has all of them."""
+    """Per sample: all operands with samples have them on the same axis, with all samples."""
     dim, out = integer(op.properties, "dim"), shape_of(type_of(op.results[0]))
     found = {one.place for one in of if one.axis is not None}
     if not found:
@@ -47,7 +47,7 @@ def _is_alike_on(value: SSAValue, axis: int) -> bool:
 
 
 def gathered_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Summed over the samples where they were looked up along their axis."""
+    """Summed over samples if the lookup was along their axis."""
     dim = integer(op.properties, "dim")
     grad, indices = of
     if grad.axis is None and indices.axis is not None:
@@ -63,7 +63,7 @@ def gathered_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def _put_alike(value: SSAValue, grad: Dependence, indices: Dependence, dim: int) -> Dependence:
-    """Values that all samples have alike, as ones, at places of each sample."""
+    """Constant values for all samples, such as ones, at indices of each sample."""
     axis = indices.axis
     if axis is None or axis == dim or not _is_alike_on(value, axis):
         return LOST

@@ -11,7 +11,7 @@ from csrun.cirh.types import dtype_of, type_of
 
 @dataclass(frozen=True)
 class LabelSource:
-    """The input whose elements labels are, each once, in whatever order, after cuts one by one."""
+    """Input whose elements are the labels, each once, in any order, after successive slices."""
 
     input: model.InputOp
     cuts: tuple[shape.SliceOp | shape.SelectOp, ...]
@@ -31,7 +31,7 @@ def source_of_labels(labels: SSAValue) -> LabelSource | None:
 
 
 def _keeps_numbers(op: Operation) -> bool:
-    """Return whether integers stay what they are."""
+    """Return whether integers are preserved."""
     if not isinstance(op, arithmetic.ToCopyOp):
         return True
     before, after = (dtype_of(type_of(value)) for value in (op.x, op.out))

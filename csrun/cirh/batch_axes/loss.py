@@ -28,7 +28,7 @@ def nll_loss_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def ignores_padding(op: Operation, labels: Dependence) -> bool:
-    """Return whether the labels in rows of padding are those that do not count."""
+    """Return whether the labels in padding rows are ignored."""
     return labels.padding == integer(op.properties, "ignore_index")
 
 

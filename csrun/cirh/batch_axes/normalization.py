@@ -27,14 +27,14 @@ def along_an_axis(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def normalized(op: Operation, of: Sequence[Dependence]) -> Found:
-    """Each run of values is normalized by itself; the samples are on an axis before them."""
+    """Each run of values is normalized independently; the samples are on an earlier axis."""
     x, *weights = of
     axes = len(shape_of(type_of(op.operands[1])))
     return by_samples(x, weights, len(shape_of(type_of(op.operands[0]))) - axes)
 
 
 def normalized_backward(op: Operation, of: Sequence[Dependence]) -> Found:
-    """The operand's gradient by samples, those of the weights summed over them."""
+    """The operand's gradient is per sample, those of the weights are sums over samples."""
     *samples, weight = of
     axes = len(shape_of(type_of(op.operands[-1])))
     own = combine_dependences(samples, (weight,), len(shape_of(type_of(op.operands[0]))) - axes)

@@ -1,4 +1,4 @@
-"""Padding: rows that count, and rows that do not."""
+"""Padding: valid rows and padding rows."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def of_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """The axis is the operator's own: of a gradient that is alike for all it makes theirs."""
+    """The axis is the operator's: a gradient that is equal for all samples becomes per sample."""
     assert isinstance(op, padding.MaskPaddingOp)
     one, _ = of
     over = SAMPLES if one.over in (SAMPLES, SAME) else MIXED
@@ -34,7 +34,7 @@ def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Known of the global batch where the labels are an input's; else counted, in one minibatch."""
+    """Known for the global batch if the labels are an input's; else counted, in one minibatch."""
     assert isinstance(op, padding.LabelCountOp)
     (labels,) = of
     over = MIXED if source_of_labels(op.labels) is None else SAME

@@ -1,4 +1,4 @@
-"""Poolings: each image by itself."""
+"""Pooling: per image."""
 
 from collections.abc import Sequence
 

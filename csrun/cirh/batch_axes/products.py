@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,9 +24,10 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Rows of the left matrix, columns of the right one; what is summed over is a part.
+    """Samples are rows of the left matrix or columns of the right one; a sum over samples is a
+    part.
 
-    It may be summed with what is alike for all samples.
+    The other operand may be equal for all samples.
     """
     left, right = of
     if (left.axis, right.axis) == (1, 0):
@@ -47,7 +48,7 @@ def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Over a leading axis each sample by itself, else as a product of two matrices."""
+    """Per sample over a leading axis, else as a product of two matrices."""
     left, right = of
     ranks = [len(shape_of(type_of(value))) for value in (*op.operands, op.results[0])]
     places = [

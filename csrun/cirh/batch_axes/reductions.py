@@ -31,7 +31,7 @@ def total(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def extremum(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Rule of a maximum over all samples, where padding holds what is never chosen."""
+    """Rule of a maximum over all samples, if padding holds a value that is never selected."""
     assert isinstance(op, ExtremumOp)
     (one,) = of
     dims = ints(op.properties, "dims")

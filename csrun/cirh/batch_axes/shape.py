@@ -1,4 +1,4 @@
-"""Views and parts."""
+"""Views and slices."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """The axis with all samples on it, one after the other as before; an own axis first."""
+    """Return the axis with all samples, in the same order; a separate axis is preferred."""
     (one,) = of
     if one.axis is None:
         return one
@@ -41,7 +41,7 @@ def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
     least = min(place.outer for place in fitting)
     first, *others = [place for place in fitting if place.outer == least]
     same = [place for place in (first, *others) if place.axis == one.axis]
-    return one.at(same[0] if same else first)  # of one sample any would do
+    return one.at(same[0] if same else first)  # with one sample any axis would do
 
 
 def expand(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -64,7 +64,7 @@ def transpose(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def sliced(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """A slice, or its gradient: of the batch as a whole when it is cut along the samples."""
+    """A slice, or its gradient: of the batch as a whole if it is cut along the samples."""
     (one,) = of
     is_cut = one.axis is not None and one.axis == integer(op.properties, "dim")
     return LOST if is_cut else linear(one)
@@ -85,9 +85,9 @@ def selection_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Samples on the same axis of all operands, and not one after the other.
+    """Samples are on the same axis of all operands, which is not the concatenated one.
 
-    What is joined to them may be the same for all samples.
+    Other operands may be equal for all samples.
     """
     own = [one for one in of if one.axis is not None]
     if not own:

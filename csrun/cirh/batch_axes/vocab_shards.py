@@ -49,7 +49,7 @@ def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def of_rows(of: Sequence[Dependence]) -> Dependence:
-    """Rule of values that all have their samples on the first axis."""
+    """Rule of values that all have samples on the first axis."""
     first = of[0]
     if first.axis != 0 or len({one.place for one in of}) > 1:
         return LOST

@@ -1,1 +1,1 @@
-"""The operators of CIRH, a file a family, named after ATen's core set."""
+"""The operators of CIRH, one file per family, named after ATen's core set."""

@@ -1,4 +1,4 @@
-"""Activation functions and their backward operators, each from what ATen saves for it."""
+"""Activation functions and their backward operators, each on what ATen saves for it."""
 
 import math
 from typing import Any, ClassVar
@@ -163,7 +163,8 @@ class EluOp(UnaryOp):
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         for name in ("alpha", "scale"):
-            if not 0 <= number(properties, name) < math.inf:  # else the output tells no input
+            # otherwise the output does not determine the input
+            if not 0 <= number(properties, name) < math.inf:
                 raise VerifyException(
                     f"{name} must be >= 0 and finite, got {number(properties, name)}"
                 )
@@ -231,7 +232,7 @@ class LeakyReluBackwardOp(BackwardOp):
 
 @irdl_op_definition
 class HardtanhOp(UnaryOp):
-    """x cut to min_val..max_val."""
+    """x clipped to min_val..max_val."""
 
     name = "cirh.hardtanh"
     KEEPS_INTEGERS: ClassVar = True

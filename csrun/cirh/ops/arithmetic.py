@@ -26,9 +26,9 @@ class BinaryOp(ElementwiseOp):
     """Two operands that broadcast."""
 
     WRITES_OVER: ClassVar[tuple[str, ...]] = ("lhs", "rhs")
-    #: Whether the operands may change places.
+    #: Whether the operands may be swapped.
     COMMUTES: ClassVar[bool] = False
-    #: What, on the right, leaves the left operand as it is.
+    #: Number that, as right operand, leaves the left one unchanged.
     NEUTRAL: ClassVar[float | None] = None
 
     lhs = operand_def(TensorType)
@@ -42,9 +42,9 @@ class BinaryOp(ElementwiseOp):
 
 
 def broadcast(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """The shape that two tensors broadcast to.
+    """Return the shape that two tensors broadcast to.
 
-    Raises: VerifyException when an axis differs and neither side is 1
+    Raises: VerifyException if an axis differs and neither side is 1
     """
     shape = []
     for m, n in zip_longest(shape_of(a)[::-1], shape_of(b)[::-1], fillvalue=1):
@@ -214,7 +214,7 @@ class SqrtOp(UnaryOp):
 
 @irdl_op_definition
 class ToCopyOp(UnaryOp):
-    """The same numbers as another type; of floats the whole part, or whether they are not 0."""
+    """Cast to another type; floats are truncated to integers, or become True unless 0."""
 
     name = "cirh._to_copy"
     WRITES_OVER: ClassVar = ()
@@ -230,7 +230,7 @@ class ToCopyOp(UnaryOp):
         return tensor_type(shape_of(types[0]), dtype.data)
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient as the operand's type; what is no float has none."""
+        """The gradient as the operand's type; None unless that is a float."""
         return [back.emit(ToCopyOp, back.grad, dtype=dtype_of(type_of(self.x)))]
 
     def compute(self, x: Any) -> Any:

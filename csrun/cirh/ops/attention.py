@@ -1,7 +1,6 @@
 """Scaled dot-product attention, forward and backward: one operator each.
 
-What it saves is its result and the logarithm of each row's sum, from which the scores are computed
-again in the backward pass.
+The result and each row's logsumexp are saved, from which the backward pass recomputes the scores.
 """
 
 from typing import Any, ClassVar
@@ -35,11 +34,11 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of
 
 @irdl_op_definition
 class AttentionOp(CirhOp):
-    """softmax(scale query key^T + mask) value; without values to attend to a row is 0.
+    """softmax(scale query key^T + mask) value; a row whose keys are all masked is 0.
 
-    A mask of booleans is true where there is something to attend to, another one is added. With
-    `is_causal`, query i attends to keys 0..i. With `dropout`, a rate, the last mask says which
-    weights are kept, and scaled by 1 / (1 - dropout).
+    A boolean mask is true at the keys to attend to; another mask is added. With `is_causal`, query
+    i attends to keys 0..i. With `dropout`, a rate, the last mask selects the kept weights, which
+    are scaled by 1 / (1 - dropout).
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.1; the row sums: Dao et al.
     2022, FlashAttention, section 3.1
@@ -73,7 +72,7 @@ class AttentionOp(CirhOp):
     def gradients(self, back: Backward) -> Gradients:
         """Gradients of query, key and value, from the saved result and row sums; a mask has none.
 
-        Raises: VerifyException when a mask depends on parameters
+        Raises: VerifyException if a mask depends on parameters
         """
         query, key, value, *mask = back.operands
         if any(back.wanted[3:]):
@@ -83,7 +82,7 @@ class AttentionOp(CirhOp):
         return [*grads, *(None for _ in mask)]
 
     def compute(self, q: Any, k: Any, v: Any, *mask: Any) -> tuple[Any, ...]:
-        """The result and the logarithm of each row's sum."""
+        """The result and each row's logsumexp."""
         mask, kept = _kept(self.properties, mask)
         scores = _scores(self.properties, q, k, mask)
         largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -184,7 +183,7 @@ def require_mask(mask: Tensor, scores: tuple[int, ...], dtype: str) -> None:
 
 
 def _kept(properties: Properties, mask: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-    """The masks of the scores, and what the weights are multiplied by."""
+    """Return the masks of the scores, and the factor of the weights."""
     if "dropout" not in properties:
         return mask, 1
     return mask[:-1], mask[-1] / (1 - number(properties, "dropout"))

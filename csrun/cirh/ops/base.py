@@ -1,7 +1,7 @@
-"""Base of all CIRH operators: name scope, and result type inferred from operands.
+"""Base class of all CIRH operators: name scope, and result type inferred from operands.
 
-`infer` is the one definition of an operator's types: the builder calls it to make the result, the
-verifier to check it. `gradients` is its rule in the backward pass, `compute` what it computes.
+`infer` is the only definition of an operator's types: the builder calls it to create the result,
+the verifier to check it. `gradients` is its backward rule, `compute` its definition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ EFFECT_ASSEMBLY = "operands attr-dict `:` type(operands)"
 
 
 def attribute(value: Plain) -> Attribute:
-    """The attribute that stands for a Python value."""
+    """Return the attribute of a Python value."""
     match value:
         case Attribute():
             return value
@@ -69,24 +69,24 @@ def attribute(value: Plain) -> Attribute:
 
 @cache
 def text(value: str) -> StringAttr:
-    """An attribute of a text; equal ones are one object."""
+    """Return a string attribute; equal ones are one object."""
     return StringAttr(value)
 
 
 @cache
 def whole(value: int) -> IntegerAttr:
-    """An attribute of a whole number; equal ones are one object."""
+    """Return an integer attribute; equal ones are one object."""
     return IntegerAttr(value, i64)
 
 
 @cache
 def real(value: str) -> FloatAttr:
-    """An attribute of a number, by its text: 0.0 equals -0.0, and is another one."""
+    """Return a number attribute, cached by text, since 0.0 equals -0.0 but is another number."""
     return FloatAttr(float(value), f64)
 
 
 def plain(value: Attribute) -> float | str | None:
-    """The number or text that an attribute is, if it is one."""
+    """Return the number or text of an attribute, if it is one."""
     match value:
         case FloatAttr() | IntegerAttr():
             return value.value.data
@@ -100,7 +100,7 @@ class Reads(Enum):
     """Layouts of operands that an operator's kernel reads; others are copied first."""
 
     STRIDED = auto()
-    MATRICES = auto()  # of which BLAS takes the last two axes
+    MATRICES = auto()  # of which BLAS accepts the last two axes
     LAST_AXIS = auto()  # contiguous along the last axis
     CONTIGUOUS = auto()
 
@@ -114,31 +114,32 @@ class Lies(Enum):
 
 
 class CirhOp(IRDLOperation):
-    """An operator; `scope` is its location, the name scope of the layer that it comes from."""
+    """An operator; `scope` is the name scope of its layer."""
 
     irdl_options = (ParsePropInAttrDict(),)
     scope = opt_prop_def(StringAttr)
 
-    #: Operands in all of which together the operator is linear: add {0, 1}, mul {0} and {1}.
+    #: Operands in which the operator is jointly linear: add {0, 1}, mul {0} and {1}.
     LINEAR_IN: ClassVar[tuple[frozenset[int], ...]] = ()
-    #: Whether it is a sum that can be added to what lies where it is written.
+    #: Whether it is a sum that can be accumulated in place.
     ADDS_UP: ClassVar[bool] = False
-    #: Whether it is computed at once where all its operands are constants.
+    #: Whether it is folded if all its operands are constants.
     FOLDS: ClassVar[bool] = False
     LIES: ClassVar[Lies] = Lies.DENSE
-    #: Text form, in MLIR's declarative format; as xDSL's `assembly_format` it would be compiled
-    #: when the class is made, and most are never printed or parsed by it.
+    #: Text form, in MLIR's declarative format. xDSL's `assembly_format` would compile it when the
+    #: class
+    #: is created, though most are never printed or parsed.
     FORM: ClassVar[str] = ASSEMBLY
     READS: ClassVar[Reads] = Reads.STRIDED
-    #: Operands, by name, that are read at any strides: they may be written into a concatenation.
+    #: Operands, by name, that are read at any strides, so they may be parts of a concatenation.
     READS_IN_PLACE: ClassVar[tuple[str, ...]] = ()
-    #: Operands, by name, that the result may be written over, element by element.
+    #: Operands, by name, that the result may overwrite, element by element.
     WRITES_OVER: ClassVar[tuple[str, ...]] = ()
     #: Operands, by name, that may be constants in the kernel's text; others must be arrays.
     TAKES_TEXT: ClassVar[tuple[str, ...]] = ()
-    #: Python expression of the result in the operands' numbers, where all elements are one number.
+    #: Python expression of the result, if all elements of the operands are one number.
     NUMBER: ClassVar[str | None] = None
-    #: Whether it copies its operands, which may be computed where the result lies.
+    #: Whether it copies its operands, which may then be computed in place of the result.
     COPIES: ClassVar[bool] = False
     #: Whether an operand without samples is repeated for each sample.
     BY_SAMPLE: ClassVar[bool] = False
@@ -152,14 +153,15 @@ class CirhOp(IRDLOperation):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Results:
-        """The type of the result, of each when there are several, None for an operator without one.
+        """Return the type of the result, of each if there are several, None for an operator without
+        one.
 
-        Raises: VerifyException when operands or properties do not fit
+        Raises: VerifyException if operands or properties do not fit
         """
         raise NotImplementedError(cls.name)
 
     def gradients(self, back: "Backward") -> "Gradients":
-        """The gradient of each operand, None where there is none to give or none is wanted.
+        """Return the gradient of each operand, None if it has none or needs none.
 
         After ATen's derivative formulas.
 
@@ -168,12 +170,14 @@ class CirhOp(IRDLOperation):
         raise NotImplementedError(self.name)
 
     def compute(self, *operands: Any, **unused: Any) -> Any:
-        """The definition in NumPy, without speed: the result, a tuple where there are several."""
+        """Return the result by its NumPy definition; a tuple if there are several."""
         raise NotImplementedError(self.name)
 
     @classmethod
     def operand_name(cls, index: int) -> str:
-        """The name of an operand by its index; a variadic one is the last, and has several."""
+        """Return the name of an operand by its index; a variadic one is the last, and has several.
+        several.
+        """
         names = [name for name, _ in cls.get_irdl_definition().operands]
         return names[min(index, len(names) - 1)]
 
@@ -189,18 +193,18 @@ class CirhOp(IRDLOperation):
 
     @classmethod
     def of(cls, operands: Sequence[Value], **properties: Plain) -> Self:
-        """An operator whose results have the types that follow from its operands."""
+        """Create an operator whose results have the types that follow from its operands."""
         attributes = {name: attribute(value) for name, value in properties.items()}
         results = _each(cls.infer([type_of(o) for o in operands], attributes))
         return cls.create(operands=operands, result_types=results, properties=attributes)
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        """Read an operator in its form."""
+        """Parse an operator in its text form."""
         return _form(cls).parse(parser, cls)
 
     def print(self, printer: Printer) -> None:
-        """Write it in its form."""
+        """Print it in its text form."""
         _form(type(self)).print(printer, self)
 
     def verify_(self) -> None:
@@ -219,7 +223,7 @@ class CirhOp(IRDLOperation):
 
     @property
     def where(self) -> str:
-        """The layer's name, for messages."""
+        """Name of the layer, for messages."""
         return self.scope.data if self.scope else "the model"
 
 
@@ -239,18 +243,19 @@ def _text(types: Sequence[Attribute]) -> str:
 
 
 class ElementwiseOp(CirhOp):
-    """Each number of the result is a function of one number of each operand; they broadcast."""
+    """Each number of the result is a function of one number of each operand; operands broadcast."""
 
     BY_SAMPLE: ClassVar = True
-    #: Whether the result on integers is no float.
+    #: Whether the result of integers is not a float.
     KEEPS_INTEGERS: ClassVar[bool] = False
 
     @staticmethod
     def formula(*operands: Any, **options: Any) -> Any:
-        """The function in NumPy's ufuncs and `where`, and those of csrun.cirh.math_functions.
+        """Return the function in NumPy's ufuncs and `where`, and those of
+        csrun.cirh.math_functions.
 
-        The reference computes with it, and the compiler traces it: its calls, in their order, are
-        those of the program. Options are the properties, by name.
+        The reference evaluates it; the compiler traces it, and the program makes the same calls in
+        the same order. Options are the properties, by name.
         """
         raise NotImplementedError
 
@@ -265,7 +270,7 @@ class ElementwiseOp(CirhOp):
 
     @property
     def options(self) -> dict[str, float | str]:
-        """Properties that are numbers or texts, by name; without the scope."""
+        """Properties that are numbers or texts, by name, without the scope."""
         return {
             name: found
             for name, value in self.properties.items()
@@ -273,7 +278,7 @@ class ElementwiseOp(CirhOp):
         }
 
     def compute(self, *operands: Any) -> Any:
-        """The formula's value; of an operand's type, unless it is of booleans."""
+        """Evaluate the formula; the result has an operand's type, unless it is boolean."""
         found = np.asarray(self.formula(*operands, **self.options))
         if found.dtype == bool or found.dtype in {operand.dtype for operand in operands}:
             return found
@@ -281,12 +286,14 @@ class ElementwiseOp(CirhOp):
 
     @property
     def lies(self) -> Lies:
-        """Along an axis it is no loop over rows."""
+        """Return the layout; an operator along an axis is not a loop over rows."""
         return Lies.DENSE if "dim" in self.properties else Lies.ROWS
 
 
 class UnaryOp(ElementwiseOp):
-    """One operand, a result of the same type; with a `dim`, elementwise but along that axis."""
+    """One operand, and a result of the same type; with a `dim`, elementwise except along that axis.
+    axis.
+    """
 
     WRITES_OVER: ClassVar[tuple[str, ...]] = ("x",)
 
@@ -300,7 +307,7 @@ class UnaryOp(ElementwiseOp):
 
 
 class BackwardOp(ElementwiseOp):
-    """A gradient and a saved tensor of the same type; the result is of that type too."""
+    """A gradient and a saved tensor of the same type, which is also the result's."""
 
     LINEAR_IN: ClassVar = (frozenset({0}),)
     WRITES_OVER: ClassVar[tuple[str, ...]] = ("grad",)
@@ -317,19 +324,19 @@ class BackwardOp(ElementwiseOp):
 
 
 def require_same(a: Tensor, b: Tensor) -> None:
-    """Raises: VerifyException unless both types are equal."""
+    """Raises: VerifyException unless both types are equal"""
     if a != b:
         raise VerifyException(f"operands must have the same type, got {a} and {b}")
 
 
 def require_rank(kind: Tensor, rank: int, what: str) -> None:
-    """Raises: VerifyException unless the tensor has `rank` axes."""
+    """Raises: VerifyException unless the tensor has `rank` axes"""
     if len(shape_of(kind)) != rank:
         raise VerifyException(f"{what} must have {rank} axes, got shape {text_of(kind)}")
 
 
 def require_same_dtype(types: Types) -> None:
-    """Raises: VerifyException unless all element types are equal."""
+    """Raises: VerifyException unless all element types are equal"""
     if len({dtype_of(t) for t in types}) > 1:
         names = ", ".join(dtype_of(t) for t in types)
         raise VerifyException(f"operands must have the same element type, got {names}")
@@ -360,7 +367,7 @@ def number(properties: Properties, name: str) -> float:
 
 
 def axis(properties: Properties, kind: Tensor, name: str = "dim") -> int:
-    """A property that names an axis of `kind`, from 0."""
+    """Return a property that is an axis of `kind`, as a number from 0."""
     value, rank = integer(properties, name), len(shape_of(kind))
     if not 0 <= value < rank:
         raise VerifyException(f"{name} must be in 0..{rank - 1}, got {value}")

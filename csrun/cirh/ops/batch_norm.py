@@ -1,8 +1,8 @@
-"""Batch normalization in training: statistics of the batch's samples, and of all batches so far.
+"""Batch normalization in training: statistics of the batch's samples, and running statistics.
 
-Its results are of the batch as a whole, and no part of it has them alone, unless each minibatch is
-to have its own. What is normalized without training, by the statistics of all batches, is
-arithmetic, and has no operator.
+Its results depend on the batch as a whole, and cannot be computed from parts, unless each minibatch
+has its own statistics. Normalization by running statistics, outside of training, is plain
+arithmetic without an operator.
 """
 
 from typing import Any, ClassVar
@@ -27,20 +27,20 @@ from csrun.cirh.ops.base import (
 from csrun.cirh.ops.normalization import require_epsilon
 from csrun.cirh.types import Tensor, is_integer, shape_of, text_of
 
-AXES = (0, 2)  # of [N, C, P]: all but the channels
+AXES = (0, 2)  # axes of [N, C, P] except the channels
 
 
 @irdl_op_definition
 class NativeBatchNormOp(CirhOp):
-    """(x - mean) rstd weight + bias for each channel, and the running statistics' next values.
+    """(x - mean) rstd weight + bias for each channel, and the next running statistics.
 
-    mean and variance are those of the channel over all samples that count and all places; rstd is
-    1 / sqrt(variance + eps). The running statistics go the share `momentum` of the way to them, to
-    the unbiased variance, as ATen's do. A sample has `rows` rows of x; rows after the last sample
-    that counts are normalized, too, and count nowhere.
+    mean and variance are over all valid samples and all positions of a channel; rstd is 1 /
+    sqrt(variance + eps). The running statistics are updated with weight `momentum`, with the
+    unbiased variance, as in ATen. A sample has `rows` rows of x; padding rows are normalized, too,
+    but do not count.
 
-    With `by_minibatch` a batch that is split has statistics of each part, and the running ones go
-    towards their mean, weighted by samples: what a part gives is its share of the next values.
+    With `by_minibatch` each part of a split batch has its own statistics, and the running ones are
+    updated by their mean, weighted by samples: a part returns its share of the next values.
 
     Source: Ioffe and Szegedy 2015, Batch Normalization, algorithms 1 and 2; by_minibatch: Huang et
     al. 2019, GPipe, section 2.2
@@ -96,7 +96,7 @@ class NativeBatchNormOp(CirhOp):
     def compute(
         self, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, samples: Any
     ) -> tuple[Any, ...]:
-        """Statistics of the rows that count."""
+        """Statistics of the valid rows."""
         counted = x[: int(samples) * integer(self.properties, "rows")]
         mean, variance = counted.mean(AXES), counted.var(AXES)
         rstd = 1 / np.sqrt(variance + x.dtype.type(number(self.properties, "eps")))
@@ -113,7 +113,7 @@ class NativeBatchNormOp(CirhOp):
 
 @irdl_op_definition
 class NativeBatchNormBackwardOp(CirhOp):
-    """The gradients of what is normalized, of the weight and of the bias; 0 in padding."""
+    """The gradients of x, of the weight and of the bias; 0 in padding."""
 
     name = "cirh.native_batch_norm_backward"
     READS: ClassVar = Reads.CONTIGUOUS
@@ -144,7 +144,7 @@ class NativeBatchNormBackwardOp(CirhOp):
     def compute(
         self, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, samples: Any
     ) -> tuple[Any, ...]:
-        """Gradients of the rows that count; padding after them has none."""
+        """Gradients of the valid rows; padding after them has none."""
         end = int(samples) * integer(self.properties, "rows")
         normal = (x[:end] - mean[:, None]) * rstd[:, None]
         of_weight, of_bias = (grad[:end] * normal).sum(AXES), grad[:end].sum(AXES)
@@ -156,12 +156,12 @@ class NativeBatchNormBackwardOp(CirhOp):
 
 
 def by_minibatch(properties: Properties) -> dict[str, Plain]:
-    """The option of that name, where it is given."""
+    """Return the option of that name, if it is set."""
     return {"by_minibatch": True} if "by_minibatch" in properties else {}
 
 
 def require_channels(x: Tensor, weight: Tensor) -> None:
-    """Raises: VerifyException unless x is [N, C, P] and the weight [C], of one type."""
+    """Raises: VerifyException unless x is [N, C, P] and the weight [C], of one type"""
     require_same_dtype((x, weight))
     if len(shape_of(x)) != 3 or shape_of(weight) != shape_of(x)[1:2]:
         raise VerifyException(
@@ -171,7 +171,7 @@ def require_channels(x: Tensor, weight: Tensor) -> None:
 
 
 def require_samples(x: Tensor, samples: Tensor, properties: Properties) -> None:
-    """Raises: VerifyException unless x has whole samples, and their number is one integer."""
+    """Raises: VerifyException unless x has whole samples, and their number is one integer"""
     rows = integer(properties, "rows")
     if rows < 1 or shape_of(x)[0] % rows:
         raise VerifyException(f"rows must divide the axis size {shape_of(x)[0]}, got {rows}")

@@ -1,4 +1,4 @@
-"""Comparisons, the choice by a mask, the smaller and the larger of two, elementwise."""
+"""Elementwise comparisons, selection, minimum and maximum."""
 
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from csrun.cirh.types import Tensor, dtype_of, tensor_type
 
 
 class ComparisonOp(BinaryOp):
-    """Two operands that broadcast, of one element type; the result is of booleans."""
+    """Two operands that broadcast, of one element type; the result is boolean."""
 
     KEEPS_INTEGERS: ClassVar = True
 
@@ -45,7 +45,7 @@ class EqOp(ComparisonOp):
 
 @irdl_op_definition
 class NeOp(ComparisonOp):
-    """lhs != rhs; NaN is unequal to all."""
+    """lhs != rhs; NaN is unequal to everything."""
 
     name = "cirh.ne"
 
@@ -113,7 +113,7 @@ class WhereOp(ElementwiseOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The common shape of all three, of the type of the two that are chosen from."""
+        """The common shape of all three, with the type of the two values."""
         if dtype_of(types[0]) != "bool":
             raise VerifyException(f"the condition must be bool, got {types[0]}")
         require_same_dtype(types[1:])
@@ -136,7 +136,7 @@ class WhereOp(ElementwiseOp):
 
 
 def _share(back: Backward, index: int, other: type[ComparisonOp]) -> Any:
-    """g for the operand that is chosen, half of it where both are equal."""
+    """Return g for the selected operand, half of it for equal ones."""
     if not back.wanted[index]:
         return None
     lhs, rhs = back.operands
@@ -148,13 +148,13 @@ def _share(back: Backward, index: int, other: type[ComparisonOp]) -> Any:
 
 @irdl_op_definition
 class MaximumOp(BinaryOp):
-    """The larger of two; NaN where one of them is."""
+    """Maximum of two; NaN if either is."""
 
     name = "cirh.maximum"
     KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
-        """g to the larger one, half to each of equals."""
+        """g to the larger one, half to each of equal ones."""
         return [_share(back, 0, LtOp), _share(back, 1, GtOp)]
 
     @staticmethod
@@ -164,13 +164,13 @@ class MaximumOp(BinaryOp):
 
 @irdl_op_definition
 class MinimumOp(BinaryOp):
-    """The smaller of two; NaN where one of them is."""
+    """Minimum of two; NaN if either is."""
 
     name = "cirh.minimum"
     KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
-        """g to the smaller one, half to each of equals."""
+        """g to the smaller one, half to each of equal ones."""
         return [_share(back, 0, GtOp), _share(back, 1, LtOp)]
 
     @staticmethod
@@ -180,7 +180,7 @@ class MinimumOp(BinaryOp):
 
 @irdl_op_definition
 class ClampOp(UnaryOp):
-    """x cut to min_val..max_val; max_val where that is the smaller one."""
+    """x clipped to min_val..max_val; max_val if that is the smaller one."""
 
     name = "cirh.clamp"
     KEEPS_INTEGERS: ClassVar = True
@@ -188,7 +188,7 @@ class ClampOp(UnaryOp):
     max_val = prop_def(FloatAttr)
 
     def gradients(self, back: Backward) -> Gradients:
-        """g where x is within the bounds or on one."""
+        """g where x is within the bounds or equal to one."""
         zero = back.full(0.0, back.grad)
         low, high = (back.full(number(self.properties, n), self.x) for n in ("min_val", "max_val"))
         grad = back.emit(WhereOp, back.emit(GeOp, self.x, low), back.grad, zero)

@@ -1,4 +1,4 @@
-"""Tensors put together."""
+"""Concatenation of tensors."""
 
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, t
 
 @irdl_op_definition
 class CatOp(CirhOp):
-    """Tensors one after the other along axis `dim`."""
+    """Concatenation of tensors along axis `dim`."""
 
     name = "cirh.cat"
     COPIES: ClassVar = True
@@ -61,7 +61,7 @@ class CatOp(CirhOp):
         return found
 
     def compute(self, *tensors: Any) -> Any:
-        """One after the other."""
+        """Return the concatenation."""
         return np.concatenate(tensors, axis=integer(self.properties, "dim"))
 
 

@@ -1,4 +1,4 @@
-"""Arrays that are the same in each step: small ones as text, large ones by their digest."""
+"""Constant arrays: small ones as text, large ones by their digest."""
 
 import zlib
 from base64 import b64decode, b64encode
@@ -19,7 +19,7 @@ from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import dtype_of, shape_of, size_of, type_of
 
-#: Larger arrays are in a file of their own: a text of them would be many times their size.
+#: Larger arrays are in separate files, because their text would be many times their size.
 MOST_TEXT_BYTES = 1 << 16
 
 AnyArray = npt.NDArray[Any]
@@ -58,8 +58,8 @@ class ArrayAttr(Data[ArrayByDigest]):
 class ConstantOp(LeafOp):
     """A tensor of given values.
 
-    values: base64 of their bytes, little-endian and row by row, by zlib; of more than
-    MOST_TEXT_BYTES the array itself.
+    values: base64 of their compressed (zlib) bytes, little-endian in row-major order; above
+        MOST_TEXT_BYTES the array itself.
     """
 
     name = "cirh.constant"
@@ -88,7 +88,7 @@ class ConstantOp(LeafOp):
         return self.values.data.array
 
     def verify_(self) -> None:
-        """Raises: VerifyException unless there are as many values as the type has."""
+        """Raises: VerifyException unless the number of values is that of the type"""
         kind = type_of(self.out)
         if isinstance(self.values, ArrayAttr):
             array = self.values.data.array

@@ -28,8 +28,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows over an image, each pair rows first: place o starts at o stride - padding, and
-    sees `size` pixels, each `dilation` after the one before."""
+    """Windows over an image; each pair is rows first. Window o starts at o stride - padding, and
+    reads `size` pixels, `dilation` apart.
+    """
 
     size: Pair
     stride: Pair
@@ -37,9 +38,9 @@ class Windows:
     dilation: Pair = (1, 1)
 
     def over(self, image: Pair) -> Pair:
-        """Number of windows over an image, rows and columns.
+        """Return the number of windows over an image, rows and columns.
 
-        Raises: VerifyException where a window does not fit the padded image
+        Raises: VerifyException if a window does not fit the padded image
         """
         fields = (image, self.size, self.stride, self.padding, self.dilation)
         counts = [_count(*axis) for axis in zip(*fields, strict=True)]
@@ -62,7 +63,7 @@ def _count(length: int, size: int, stride: int, padding: int, dilation: int) -> 
 
 
 def pair(properties: Properties, name: str) -> Pair:
-    """A property that is a number of rows and one of columns."""
+    """Return a property that is a number of rows and one of columns."""
     values = ints(properties, name)
     if len(values) != 2:
         raise VerifyException(f"{name} must be a pair (rows, columns), got {list(values)}")
@@ -70,7 +71,7 @@ def pair(properties: Properties, name: str) -> Pair:
 
 
 def windows_of(properties: Properties, size: Pair) -> Windows:
-    """The windows of a convolution whose kernel has this size."""
+    """Return the windows of a convolution whose kernel has this size."""
     stride, padding, dilation = (pair(properties, n) for n in ("stride", "padding", "dilation"))
     return Windows(size, stride, padding, dilation)
 
@@ -88,9 +89,9 @@ class ConvolvingOp(CirhOp):
 
 @irdl_op_definition
 class ConvolutionOp(ConvolvingOp):
-    """out[o] = bias[o] + the sum over the channels of o's group, and over a window, of x weight.
+    """out[o] = bias[o] + sum over the channels of o's group, and over a window, of x weight.
 
-    It is ATen's convolution of two axes, not transposed.
+    It is ATen's convolution over two axes, not transposed.
 
     Source: LeCun et al. 1998, Gradient-based learning applied to document recognition, section II
     """
@@ -113,7 +114,7 @@ class ConvolutionOp(ConvolvingOp):
         return tensor_type(out, dtype_of(x))
 
     def gradients(self, back: Backward) -> Gradients:
-        """Gradients of x, weight and bias, as wanted: an image of the batch has none."""
+        """Gradients of x, weight and bias, as needed; an input image has none."""
         options = back.options()
         x, weight, *bias = back.operands
         found: list[SSAValue | None] = [None, None, *(None for _ in bias)]
@@ -140,7 +141,7 @@ class ConvolutionOp(ConvolvingOp):
 
 @irdl_op_definition
 class ConvolutionBackwardInputOp(ConvolvingOp):
-    """The gradient of what is convolved."""
+    """The gradient of the convolved images."""
 
     name = "cirh.convolution_backward_input"
     grad = operand_def(TensorType)
@@ -158,7 +159,7 @@ class ConvolutionBackwardInputOp(ConvolvingOp):
         return x
 
     def compute(self, grad: Any, weight: Any) -> Any:
-        """Each pixel's share of the windows that see it."""
+        """Sum over the windows that contain each pixel."""
         windows = windows_of(self.properties, weight.shape[2:])
         shape = ints(self.properties, "input_size")
         kernels = _by_group(weight, self.properties)
@@ -187,7 +188,7 @@ class ConvolutionBackwardWeightOp(ConvolvingOp):
         return tensor_type(weight, dtype_of(x))
 
     def compute(self, grad: Any, x: Any) -> Any:
-        """Sums over samples and places."""
+        """Sums over samples and positions."""
         size = ints(self.properties, "weight_size")
         windows = windows_of(self.properties, (size[2], size[3]))
         seen = grouped(seen_by(windows, x), self.properties)
@@ -196,9 +197,9 @@ class ConvolutionBackwardWeightOp(ConvolvingOp):
 
 
 def convolved(x: Tensor, weight: tuple[int, ...], properties: Properties) -> tuple[int, ...]:
-    """The shape of a convolution.
+    """Return the shape of a convolution.
 
-    Raises: VerifyException when operands and properties do not fit
+    Raises: VerifyException if operands and properties do not fit
     """
     require_images(x)
     if len(weight) != 4:
@@ -216,7 +217,7 @@ def convolved(x: Tensor, weight: tuple[int, ...], properties: Properties) -> tup
 def require_convolved(
     grad: Tensor, x: Tensor, weight: tuple[int, ...], properties: Properties
 ) -> None:
-    """Raises: VerifyException unless the gradient has the shape of the convolution."""
+    """Raises: VerifyException unless the gradient has the shape of the convolution"""
     expected = convolved(x, weight, properties)
     if shape_of(grad) != expected:
         raise VerifyException(
@@ -225,14 +226,14 @@ def require_convolved(
 
 
 def require_images(x: Tensor) -> None:
-    """Raises: VerifyException unless x is [N, C, H, W] of floats."""
+    """Raises: VerifyException unless x is [N, C, H, W] of floats"""
     require_rank(x, 4, "images [samples, channels, rows, columns]")
     if not is_float(x):
         raise VerifyException(f"images must be floating point, got {dtype_of(x)}")
 
 
 def seen_by(windows: Windows, x: Any, fill: float = 0) -> Any:
-    """Return the pixels that each window sees.
+    """Return the pixels that each window contains.
 
     Shapes: x [N, C, H, W] -> [N, C, H', W', KH, KW]
     """
@@ -246,7 +247,7 @@ def seen_by(windows: Windows, x: Any, fill: float = 0) -> Any:
 
 
 def seen_back(windows: Windows, seen: Any, image: Pair) -> Any:
-    """For each pixel the sum of what the windows that see it hold for it.
+    """Return for each pixel the sum over the windows that contain it.
 
     Shapes: seen [N, C, H', W', KH, KW] -> [N, C, H, W]
     """
@@ -263,7 +264,7 @@ def seen_back(windows: Windows, seen: Any, image: Pair) -> Any:
 
 
 def grouped(x: Any, properties: Properties) -> Any:
-    """Channels as groups of channels."""
+    """View channels as groups of channels."""
     groups = integer(properties, "groups")
     return x.reshape(len(x), groups, x.shape[1] // groups, *x.shape[2:])
 

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the loss of labels without times, forward and backward.
+"""Connectionist temporal classification: loss of unaligned labels, forward and backward.
 
 A target of S labels has 2 S + 1 states: its labels with a blank before, between and after them.
 Source: Graves et al. 2006, sections 4.1 and 4.2; ATen's LossCTC.cpp
@@ -19,8 +19,8 @@ from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type
 class CtcOp(CirhOp):
     """Properties of the loss and its gradient.
 
-    blank: the class that is no label. zero_infinity: the loss of a target that does not fit into
-    its input is 0 in place of infinity.
+    blank: class that is not a label.
+    zero_infinity: the loss of a target that does not fit its input is 0 instead of infinity.
     """
 
     BY_SAMPLE: ClassVar = True
@@ -72,10 +72,10 @@ class CtcLossOp(CtcOp):
 
 @irdl_op_definition
 class CtcLossBackwardOp(CtcOp):
-    """grad times exp(log_probs) less the probability of a class given the target; 0 behind the end.
+    """grad times exp(log_probs) minus the probability of a class given the target; 0 after the end.
 
-    As ATen's it is the gradient of what a log-softmax gives, and NaN where the loss is infinite, or
-    the log-probability.
+    As in ATen it is the gradient with respect to a log-softmax's result, and NaN if the loss or the
+    log-probability is infinite.
     """
 
     name = "cirh.ctc_loss_backward"
@@ -123,10 +123,10 @@ def states_of(labels: Any, blank: int) -> Any:
 
 
 def paths(log_probs: Any, states: Any) -> Any:
-    """Logarithm of the probability of all paths that are in a state after a number of steps.
+    """Return the log-probability of all paths that are in a state after a number of steps.
 
-    A path stays in its state, or goes on to the next one, or over a blank between two labels that
-    differ.
+    A path stays in its state, continues to the next one, or skips a blank between two different
+    labels.
 
     Shapes: log_probs [T, C], states [L] -> [T + 1, L]
     """

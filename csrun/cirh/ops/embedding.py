@@ -1,4 +1,4 @@
-"""Rows of a table by their numbers, forward and backward."""
+"""Embedding lookup, forward and backward."""
 
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import CirhOp, Properties, Reads, Types, integer, require_rank
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of, type_of
 
-NO_PADDING = -1  # ATen's: every row of the table is trained
+NO_PADDING = -1  # ATen's value: every row of the table is trained
 
 
 @irdl_op_definition
@@ -35,7 +35,7 @@ class EmbeddingOp(CirhOp):
         return tensor_type((*shape_of(indices), shape_of(weight)[1]), dtype_of(weight))
 
     def gradients(self, back: Backward) -> Gradients:
-        """g added up by row of the weight; indices have no gradient."""
+        """g summed by row of the weight; indices have no gradient."""
         weight, indices = back.operands
         grad = back.emit(
             EmbeddingDenseBackwardOp,
@@ -53,7 +53,7 @@ class EmbeddingOp(CirhOp):
 
 @irdl_op_definition
 class EmbeddingDenseBackwardOp(CirhOp):
-    """For each row of the weight the sum of the gradients of those that it was looked up for."""
+    """For each row of the weight the sum of the gradients of its lookups."""
 
     name = "cirh.embedding_dense_backward"
     READS: ClassVar = Reads.CONTIGUOUS
@@ -79,7 +79,7 @@ class EmbeddingDenseBackwardOp(CirhOp):
         return tensor_type((rows, shape_of(grad)[-1]), dtype_of(grad))
 
     def compute(self, grad: Any, indices: Any) -> Any:
-        """Gradients added up by row of the weight."""
+        """Gradients summed by row of the weight."""
         out = np.zeros((integer(self.properties, "num_weights"), grad.shape[-1]), grad.dtype)
         np.add.at(out, indices, grad)
         padding = integer(self.properties, "padding_idx")
@@ -89,13 +89,13 @@ class EmbeddingDenseBackwardOp(CirhOp):
 
 
 def require_indices(kind: Tensor) -> None:
-    """Raises: VerifyException unless these are integers."""
+    """Raises: VerifyException unless these are integers"""
     if not is_integer(kind) or dtype_of(kind) == "bool":
         raise VerifyException(f"indices must be integers, got {dtype_of(kind)}")
 
 
 def require_padding(properties: Properties, rows: int) -> None:
-    """Raises: VerifyException unless `padding_idx` is a row of the table, or none (-1)."""
+    """Raises: VerifyException unless `padding_idx` is a row of the table, or -1 for none"""
     padding = integer(properties, "padding_idx")
     if not NO_PADDING <= padding < rows:
         raise VerifyException(f"padding_idx must be in -1..{rows - 1}, got {padding}")

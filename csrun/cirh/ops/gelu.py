@@ -1,4 +1,4 @@
-"""Gelu, exact or by tanh, its backward operator, and the parts that both share."""
+"""Gelu, exact or in its tanh approximation, its backward operator, and parts that both share."""
 
 import math
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from csrun.cirh.ops.base import (
 from csrun.cirh.types import Tensor
 
 APPROXIMATIONS = ("none", "tanh")
-#: Factors of gelu by tanh, of INNER (x + CUBE x x x).
+#: Constants of gelu's tanh approximation, in INNER (x + CUBE x x x).
 INNER, CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -80,7 +80,7 @@ class GeluBackwardOp(BackwardOp):
 
 @irdl_op_definition
 class GeluCdfOp(UnaryOp):
-    """P(N(0, 1) < x), or its approximation by tanh: what gelu multiplies x by."""
+    """P(N(0, 1) < x), or its approximation by tanh: the factor of x in gelu."""
 
     name = "cirh.gelu_cdf"
     approximate = prop_def(StringAttr)
@@ -97,9 +97,9 @@ class GeluCdfOp(UnaryOp):
 
 @irdl_op_definition
 class GeluSlopeOp(ElementwiseOp):
-    """gelu'(x), from the cdf of x and gelu = x cdf, which are known on the way forward.
+    """gelu'(x), from the cdf of x and gelu = x cdf, which forward has computed.
 
-    Both have been made of x when this is computed, so that it may take the place of x.
+    Neither needs x any more when this is computed, so the result may overwrite x.
     """
 
     name = "cirh.gelu_slope"

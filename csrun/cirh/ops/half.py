@@ -1,4 +1,4 @@
-"""16-bit formats: rounding to their numbers, words of them, and back."""
+"""16-bit formats: rounding to their numbers, and conversion to words and back."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ class RoundHalfOp(RoundingOp):
     """The nearest number of a 16-bit format of so many mantissa bits, ties to even."""
 
     name = "cirh.round_half"
-    # Gradients of parts of a batch are rounded before they are added up.
+    # gradients of parts of a batch are rounded before they are summed
     LINEAR_IN: ClassVar = (frozenset({0}),)
     mantissa_bits = prop_def(IntegerAttr)
     bias = prop_def(IntegerAttr)
@@ -29,9 +29,9 @@ class RoundHalfOp(RoundingOp):
 
 
 class ConvertingOp(ElementwiseOp):
-    """Float32 to words or back; inserted after the gradient is taken."""
+    """Conversion of float32 to words or back; inserted after differentiation."""
 
-    LINEAR_IN: ClassVar = (frozenset({0}),)  # zeros stay zeros
+    LINEAR_IN: ClassVar = (frozenset({0}),)  # zeros stay zero
     KEEPS_INTEGERS: ClassVar = True
     FROM: ClassVar[str]
     TO: ClassVar[str]
@@ -55,7 +55,7 @@ class ConvertingOp(ElementwiseOp):
 
 @irdl_op_definition
 class NarrowHalfOp(ConvertingOp):
-    """Words of a 16-bit format that are nearest to numbers."""
+    """Words of a 16-bit format nearest to numbers."""
 
     name = "cirh.narrow_half"
     FROM: ClassVar = "float32"

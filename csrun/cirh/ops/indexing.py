@@ -1,4 +1,4 @@
-"""Values looked up along an axis by their places, forward and backward."""
+"""Lookups along an axis by indices, forward and backward."""
 
 from typing import Any, ClassVar
 
@@ -32,7 +32,7 @@ class IndexingOp(CirhOp):
 
 
 class IndexingBackwardOp(CirhOp):
-    """Gradients added up where they were looked up, in zeros of `input_sizes`."""
+    """Gradients added at the indices of a lookup, in zeros of `input_sizes`."""
 
     grad = operand_def(TensorType)
     indices = operand_def(TensorType)
@@ -42,7 +42,7 @@ class IndexingBackwardOp(CirhOp):
 
     @classmethod
     def of_looking_up(cls, types: Types, properties: Properties, kind: type[CirhOp]) -> Tensor:
-        """The type of what was looked up in."""
+        """Return the type of the looked-up tensor."""
         grad, indices = types
         x = tensor_type(ints(properties, "input_sizes"), dtype_of(grad))
         expected = kind.infer((x, indices), properties)
@@ -61,7 +61,9 @@ class GatherOp(IndexingOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The shape of the indices, which are of as many axes, nowhere longer but along `dim`."""
+        """The shape of the indices, which have the rank of x and are nowhere longer except along
+        `dim`.
+        """
         x, indices = types
         dim = axis(properties, x)
         require_indices(indices)
@@ -77,7 +79,7 @@ class GatherOp(IndexingOp):
         return tensor_type(own, dtype_of(x))
 
     def gradients(self, back: Backward) -> Gradients:
-        """g added up where it was looked up; indices have none."""
+        """g added at the indices of the lookup; indices have none."""
         sizes = shape_of(type_of(self.x))
         kind = GatherBackwardOp
         return [
@@ -91,7 +93,7 @@ class GatherOp(IndexingOp):
 
 @irdl_op_definition
 class GatherBackwardOp(IndexingBackwardOp):
-    """The gradient of what `gather` looks up in."""
+    """The gradient of `gather`'s operand."""
 
     name = "cirh.gather_backward"
     BY_SAMPLE: ClassVar = True
@@ -123,7 +125,7 @@ class IndexSelectOp(IndexingOp):
         return tensor_type((*sizes[:dim], *shape_of(indices), *sizes[dim + 1 :]), dtype_of(x))
 
     def gradients(self, back: Backward) -> Gradients:
-        """g added up where it was looked up; indices have none."""
+        """g added at the indices of the lookup; indices have none."""
         sizes = shape_of(type_of(self.x))
         kind = IndexSelectBackwardOp
         return [
@@ -137,7 +139,7 @@ class IndexSelectOp(IndexingOp):
 
 @irdl_op_definition
 class IndexSelectBackwardOp(IndexingBackwardOp):
-    """The gradient of what `index_select` looks up in."""
+    """The gradient of `index_select`'s operand."""
 
     name = "cirh.index_select_backward"
 
@@ -153,7 +155,7 @@ class IndexSelectBackwardOp(IndexingBackwardOp):
 
 
 def _mesh(indices: Any, dim: int) -> tuple[Any, ...]:
-    """The places of all elements, axis by axis."""
+    """Return the indices of all elements, axis by axis."""
     places = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     places[dim] = indices
     return tuple(places)

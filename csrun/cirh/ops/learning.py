@@ -1,7 +1,7 @@
-"""Operators of the learning algorithm, in the three forms that it takes on its way down.
+"""Operators of the learning algorithm, in the three forms of its lowering.
 
-`minimize` is what the user asked for; the gradient pass turns it into one `apply_gradient` a
-parameter; the learning algorithm's pass turns those into the update operators.
+`minimize` is the user's request; the gradient pass converts it to one `apply_gradient` per
+parameter; the learning algorithm's pass converts those to update operators.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,10 @@ from csrun.cirh.types import Tensor, dtype_of, type_of
 class Clipping:
     """Limits of gradients. None: there is no limit.
 
-    clip_norm: of their global norm; all of them are scaled together, as
-    torch.nn.utils.clip_grad_norm_ does. clip_each: of the norm of each parameter's gradient, which
-    is scaled by itself. clip_value: of the magnitude of each number.
+    clip_norm: of their global norm; all are scaled by one factor, as torch.nn.utils.clip_grad_norm_
+        does.
+    clip_each: of the norm of each parameter's gradient, scaled independently.
+    clip_value: of the magnitude of each number.
     """
 
     clip_norm: float | None = None
@@ -63,8 +64,9 @@ _LIMITS = tuple(asdict(UNLIMITED))
 class UpdatingOp(CirhOp):
     """A parameter and its gradient; changes the parameter, has no result.
 
-    clip_norm, clip_each, clip_value: as of `Clipping`. loss_scaling: the gradients are those of a
-    scaled loss, by a rule of these constants.
+    clip_norm, clip_each, clip_value: as in `Clipping`.
+    loss_scaling: constants of the rule by which the loss is scaled; the gradients include the
+        scale.
     """
 
     TAKES_TEXT: ClassVar = ("grad",)
@@ -123,7 +125,7 @@ class LossScaleOp(LeafOp):
 
 @irdl_op_definition
 class ApplyGradientOp(UpdatingOp):
-    """Give a parameter's gradient to the learning algorithm."""
+    """Pass a parameter's gradient to the learning algorithm."""
 
     name = "cirh.apply_gradient"
     algorithm = prop_def(AnyAttr())
@@ -203,15 +205,15 @@ class AdadeltaOp(UpdatingOp):
 
 @irdl_op_definition
 class AssignOp(UpdatingOp):
-    """Give a state its next value, where a gradient would be given; the step itself reads the old.
+    """Set the next value of a state, like a gradient; the current step reads the old value.
 
-    It has an effect in training alone.
+    It only has an effect in training.
     """
 
     name = "cirh.assign"
 
     def verify_(self) -> None:
-        """Raises: VerifyException unless it is a state that is assigned to."""
+        """Raises: VerifyException unless the operand is a state"""
         super().verify_()
         if not isinstance(self.parameter.owner, StateOp):
             raise VerifyException(f"{self.name} in {self.where}: the target must be a state")
@@ -225,7 +227,7 @@ def _require_limits(properties: Properties) -> None:
 
 
 #: Scope of the operators of an update that is recorded with its step: they compute in float32 in
-#: mixed precision, too, with the weights as the store has them.
+#: mixed precision, too, with the weights as stored.
 UPDATE_SCOPE = "optimizer"
 
 

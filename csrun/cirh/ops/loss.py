@@ -22,7 +22,7 @@ from csrun.cirh.ops.base import (
 from csrun.cirh.ops.model import require_scalar
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
 
-IGNORE_INDEX = -100  # the label of what no loss counts, as ATen has it
+IGNORE_INDEX = -100  # ATen's label of rows that do not count
 
 
 @irdl_op_definition
@@ -63,9 +63,9 @@ class LogSoftmaxBackwardOp(BackwardOp):
 
 @irdl_op_definition
 class NllLossForwardOp(CirhOp):
-    """The sum over rows of -x[row, label]; rows labelled `ignore_index` count nothing.
+    """Sum over rows of -x[row, label]; rows labelled `ignore_index` do not count.
 
-    With `label_smoothing` s it is (1 - s) of that and s of the mean of a row's -x.
+    With `label_smoothing` s it is (1 - s) of that plus s times the mean of a row's -x.
     """
 
     name = "cirh.nll_loss_forward"
@@ -131,12 +131,12 @@ class NllLossBackwardOp(CirhOp):
 
 
 def smoothing_of(properties: Properties) -> float:
-    """The share of a loss that is spread over all classes."""
+    """Return the share of a loss that is spread over all classes."""
     return number(properties, "label_smoothing") if "label_smoothing" in properties else 0.0
 
 
 def require_labels(x: Tensor, labels: Tensor) -> None:
-    """Raises: VerifyException unless `labels` are integers, one for each row of `x`."""
+    """Raises: VerifyException unless `labels` are integers, one per row of `x`"""
     require_rank(x, 2, "the logits")
     if not is_integer(labels):
         raise VerifyException(f"labels must be integers, got {dtype_of(labels)}")

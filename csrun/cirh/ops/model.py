@@ -36,13 +36,13 @@ class Distribution(StrEnum):
 
     ZEROS = "zeros"
     ONES = "ones"
-    UNIFORM = "uniform"  # in [-scale, scale)
-    NORMAL = "normal"  # standard deviation `scale`
+    UNIFORM = "uniform"  # uniform in [-scale, scale)
+    NORMAL = "normal"  # normal with standard deviation `scale`
 
 
 @irdl_attr_definition
 class InitializerAttr(ParametrizedAttribute):
-    """A parameter's first value: a distribution and its scale."""
+    """Initial value of a parameter: a distribution and its scale."""
 
     name = "cirh.initializer"
     distribution: StringAttr
@@ -53,7 +53,7 @@ class InitializerAttr(ParametrizedAttribute):
         return cls(StringAttr(distribution), FloatAttr(scale, f64))
 
     def verify(self) -> None:
-        """Raises: VerifyException when the distribution is unknown or the scale is negative."""
+        """Raises: VerifyException if the distribution is unknown or the scale is negative"""
         known, found = [d.value for d in Distribution], self.distribution.data
         if found not in known:
             raise VerifyException(f"distribution must be one of {', '.join(known)}, got {found}")
@@ -70,19 +70,19 @@ class LeafOp(CirhOp):
 
     @classmethod
     def declare(cls, kind: Tensor, **properties: Plain) -> Self:
-        """An operator of this type."""
+        """Create an operator of this type."""
         attributes = {name: attribute(value) for name, value in properties.items()}
         return cls(result_types=[kind], properties=attributes)
 
     def verify_(self) -> None:
-        """The declared type is the type."""
+        """Do nothing: the declared type is the type."""
 
 
 @irdl_attr_definition
 class PartAttr(ParametrizedAttribute):
-    """Row range of a model tensor that a parameter holds, from `first` on.
+    """Shard of a model tensor that a parameter holds: rows from `first` on.
 
-    The tensor has so many `rows`, as it is kept: of one that is transposed they are its columns.
+    The tensor has `rows` rows as stored; for one stored transposed these are its columns.
     """
 
     name = "cirh.part"
@@ -92,7 +92,7 @@ class PartAttr(ParametrizedAttribute):
 
     @classmethod
     def of(cls, tensor: str, rows: int, first: int) -> "PartAttr":
-        """Make the attribute of a tensor of so many rows."""
+        """Return the attribute of a tensor with this many rows."""
         return cls(StringAttr(tensor), IntegerAttr(rows, i64), IntegerAttr(first, i64))
 
 
@@ -100,7 +100,7 @@ class PartAttr(ParametrizedAttribute):
 class InputOp(LeafOp):
     """One array of a batch, by name.
 
-    of_script: one that the script makes for the step, of which no sample has a row.
+    of_script: created by the script in each step, without a batch axis.
     """
 
     name = "cirh.input"
@@ -117,7 +117,7 @@ class StoredOp(LeafOp):
     FORM: ClassVar = "$symbol attr-dict `:` type($out)"
 
     def verify_(self) -> None:
-        """Raises: VerifyException when it has no layer or is not of floats, or words of them."""
+        """Raises: VerifyException without a layer, or unless it has floats or words"""
         if self.scope is None:
             raise VerifyException(f"{self._what} must have a scope, its layer")
         if not is_float(type_of(self.out)) and dtype_of(type_of(self.out)) != WORD:
@@ -125,7 +125,7 @@ class StoredOp(LeafOp):
 
     @property
     def tensor(self) -> str:
-        """The model's name of it: of a part the name of the whole."""
+        """Name of the model's tensor; for a shard that of the full tensor."""
         return self.symbol.data
 
     @property
@@ -135,9 +135,9 @@ class StoredOp(LeafOp):
 
 @irdl_op_definition
 class ParameterOp(StoredOp):
-    """A weight tensor, which is trained by its gradient; or a part of one.
+    """A weight tensor, or a shard of one, which is trained by its gradient.
 
-    turned: it is kept as the transpose of what the model has.
+    turned: stored transposed.
     """
 
     name = "cirh.parameter"
@@ -153,7 +153,7 @@ class ParameterOp(StoredOp):
 class StateOp(StoredOp):
     """State changed in training without a gradient: an `assign` gives its next value.
 
-    of_step: programs of one step pass it on, and no checkpoint has it.
+    of_step: passed between the programs of one step, and not part of checkpoints.
     """
 
     name = "cirh.state"
@@ -186,7 +186,7 @@ class LossOp(CirhOp):
 
 @irdl_op_definition
 class OutputOp(CirhOp):
-    """A value that the host gets after each step, by name."""
+    """A value for the host after each step, by name."""
 
     name = "cirh.output"
     symbol = prop_def(StringAttr)
@@ -199,7 +199,7 @@ class OutputOp(CirhOp):
 
 
 def require_scalar(kind: Tensor) -> None:
-    """Raises: VerifyException unless the tensor is a scalar of floats."""
+    """Raises: VerifyException unless the tensor is a float scalar"""
     if shape_of(kind) != () or not is_float(kind):
         raise VerifyException(
             f"the loss must be a scalar, got shape {text_of(kind)}: reduce it, as by its mean"

@@ -1,4 +1,4 @@
-"""Softmax and normalizations over the last axes: an operator each, forward and backward."""
+"""Softmax and normalizations over the last axes: one operator each, forward and backward."""
 
 from typing import Any, ClassVar
 
@@ -64,7 +64,7 @@ class SoftmaxBackwardOp(BackwardOp):
 class NativeLayerNormOp(CirhOp):
     """(x - mean) rstd weight + bias over the last axes, as many as the weight has.
 
-    rstd is 1 / sqrt(variance + eps), the variance that of the values themselves.
+    rstd is 1 / sqrt(variance + eps), with the biased variance.
 
     Source: Ba, Kiros and Hinton 2016, Layer Normalization, section 3
     """
@@ -106,7 +106,7 @@ class NativeLayerNormOp(CirhOp):
 
 @irdl_op_definition
 class NativeLayerNormBackwardOp(CirhOp):
-    """The gradients of a layer norm's operands, from what it saved."""
+    """The gradients of a layer norm's operands, from the saved statistics."""
 
     name = "cirh.native_layer_norm_backward"
     READS: ClassVar = Reads.CONTIGUOUS
@@ -173,7 +173,7 @@ class FusedRmsNormOp(CirhOp):
 
 @irdl_op_definition
 class FusedRmsNormBackwardOp(CirhOp):
-    """The gradients of an RMS norm's operands, from what it saved."""
+    """The gradients of an RMS norm's operands, from the saved statistic."""
 
     name = "cirh._fused_rms_norm_backward"
     READS: ClassVar = Reads.CONTIGUOUS
@@ -200,7 +200,7 @@ class FusedRmsNormBackwardOp(CirhOp):
 
 
 def statistic_of(x: Tensor, weight: Tensor) -> Tensor:
-    """The type of one number for each run of values that is normalized.
+    """Return the type of one number per normalized run of values.
 
     Raises: VerifyException unless the weight has the last axes of x, one at least
     """
@@ -214,7 +214,7 @@ def statistic_of(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def require_statistics(x: Tensor, weight: Tensor, *found: Tensor) -> None:
-    """Raises: VerifyException unless each is one number for each run that is normalized."""
+    """Raises: VerifyException unless each is one number per normalized run"""
     expected = statistic_of(x, weight)
     for kind in found:
         if kind != expected:
@@ -222,7 +222,7 @@ def require_statistics(x: Tensor, weight: Tensor, *found: Tensor) -> None:
 
 
 def require_epsilon(properties: Properties) -> None:
-    """Raises: VerifyException for one below 0."""
+    """Raises: VerifyException for an epsilon below 0"""
     if not number(properties, "eps") >= 0:
         raise VerifyException(f"eps must be >= 0, got {number(properties, 'eps')}")
 

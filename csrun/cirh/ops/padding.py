@@ -1,6 +1,6 @@
 """The batch in a model: how many samples and labels count, what keeps others out, and shares.
 
-An incomplete last batch is filled up with rows of padding; they come last.
+An incomplete last batch is filled up with padding rows at its end.
 """
 
 from typing import Any, ClassVar
@@ -36,7 +36,9 @@ class ValidSamplesOp(LeafOp):
 
 @irdl_op_definition
 class MaskPaddingOp(CirhOp):
-    """x, with `value` from the row on axis `dim` on at which `samples` of `rows` rows each end."""
+    """x, with `value` in the padding rows of axis `dim`, after `samples` samples of `rows` rows
+    each.
+    """
 
     name = "cirh.mask_padding"
     WRITES_OVER: ClassVar = ("x",)
@@ -66,7 +68,7 @@ class MaskPaddingOp(CirhOp):
         return [grad, None]
 
     def compute(self, x: Any, samples: Any) -> Any:
-        """x, with the value in the rows after those of so many samples."""
+        """x, with the value in the rows after this many samples."""
         out = x.copy()
         behind = int(samples) * integer(self.properties, "rows")
         np.moveaxis(out, integer(self.properties, "dim"), 0)[behind:] = number(
@@ -77,9 +79,9 @@ class MaskPaddingOp(CirhOp):
 
 @irdl_op_definition
 class LabelCountOp(CirhOp):
-    """The number of labels of the global batch that are not `ignore_index`, a scalar of floats.
+    """Number of labels of the global batch that are not `ignore_index`, a float scalar.
 
-    What ATen calls the total weight of nll_loss.
+    ATen calls it the total weight of nll_loss.
     """
 
     name = "cirh.label_count"

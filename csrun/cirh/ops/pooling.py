@@ -1,4 +1,4 @@
-"""Pooling: the largest value, or the mean, of each window over an image, forward and backward."""
+"""Pooling: the maximum or mean of each window over an image, forward and backward."""
 
 from typing import Any, ClassVar
 
@@ -24,7 +24,9 @@ OFFSET = "int32"
 
 
 class PoolingOp(CirhOp):
-    """Properties of poolings and their gradients; windows that exceed the padding are dropped."""
+    """Properties of pooling operators and their gradients; windows that exceed the padding are
+    dropped.
+    """
 
     READS: ClassVar = Reads.CONTIGUOUS
 
@@ -38,7 +40,7 @@ class PoolingOp(CirhOp):
         return pool_windows(self.properties)
 
     def summed(self, seen: Any) -> Any:
-        """For each pixel of the input the sum of what windows hold for it.
+        """Return for each pixel of the input the sum over windows.
 
         Shapes: seen [N, C, H', W', KH KW] -> [N, C, H, W]
         """
@@ -49,10 +51,10 @@ class PoolingOp(CirhOp):
 
 @irdl_op_definition
 class MaxPool2dOp(PoolingOp):
-    """The largest value of each window, and which pixel of the window it is; padding is none.
+    """The maximum of each window, and its pixel's index in the window; padding never is.
 
-    The first of equals is taken, and NaN before numbers, as ATen's max_pool2d_with_indices does.
-    Pixels of a window are numbered row by row.
+    The first of equal values is selected, and NaN before numbers, as in ATen's
+    max_pool2d_with_indices. Pixels of a window are numbered row by row.
     """
 
     name = "cirh.max_pool2d_with_offsets"
@@ -68,13 +70,13 @@ class MaxPool2dOp(PoolingOp):
         return tensor_type(shape, dtype_of(types[0])), tensor_type(shape, OFFSET)
 
     def gradients(self, back: Backward) -> Gradients:
-        """g at the pixels that were taken."""
+        """g at the selected pixels."""
         size = shape_of(type_of(self.x))
         options = back.options()
         return [back.emit(MaxPool2dBackwardOp, back.grad, self.offsets, input_size=size, **options)]
 
     def compute(self, x: Any) -> tuple[Any, ...]:
-        """The largest pixel, and its number in the window; the last NaN where there are some."""
+        """The maximum, and its index in the window; the last NaN if there are any."""
         seen = _flat(seen_by(self.windows, x, -np.inf))
         is_padding = _flat(seen_by(self.windows, np.zeros_like(x), 1)) == 1
         largest = np.where(is_padding, np.nan, seen) == seen.max(-1, keepdims=True)
@@ -85,7 +87,7 @@ class MaxPool2dOp(PoolingOp):
 
 @irdl_op_definition
 class MaxPool2dBackwardOp(PoolingOp):
-    """For each pixel the sum over the windows that took it."""
+    """For each pixel the sum over the windows whose maximum it is."""
 
     name = "cirh.max_pool2d_with_offsets_backward"
     grad = operand_def(TensorType)
@@ -106,7 +108,7 @@ class MaxPool2dBackwardOp(PoolingOp):
         return _unpooled(grad, properties)
 
     def compute(self, grad: Any, offsets: Any) -> Any:
-        """The gradient at the pixel that was taken."""
+        """The gradient at the selected pixel."""
         pixels = np.arange(self.windows.size[0] * self.windows.size[1])
         seen = np.where(offsets[..., None] == pixels, grad[..., None], 0)
         return self.summed(seen.astype(grad.dtype))
@@ -114,7 +116,7 @@ class MaxPool2dBackwardOp(PoolingOp):
 
 @irdl_op_definition
 class AvgPool2dOp(PoolingOp):
-    """The mean of each window: over all its pixels, or without those that are padding."""
+    """The mean of each window, over all its pixels or without padding."""
 
     name = "cirh.avg_pool2d"
     x = operand_def(TensorType)
@@ -127,7 +129,7 @@ class AvgPool2dOp(PoolingOp):
         return tensor_type(pooled(types[0], properties), dtype_of(types[0]))
 
     def gradients(self, back: Backward) -> Gradients:
-        """g over the window's count at each of its pixels."""
+        """g divided by the window's count, at each of its pixels."""
         size = shape_of(type_of(self.x))
         return [back.emit(AvgPool2dBackwardOp, back.grad, input_size=size, **back.options())]
 
@@ -138,7 +140,7 @@ class AvgPool2dOp(PoolingOp):
 
 @irdl_op_definition
 class AvgPool2dBackwardOp(PoolingOp):
-    """For each pixel the sum of its shares in the windows that see it."""
+    """For each pixel the sum of its shares in the windows that contain it."""
 
     name = "cirh.avg_pool2d_backward"
     grad = operand_def(TensorType)
@@ -160,16 +162,16 @@ class AvgPool2dBackwardOp(PoolingOp):
 
 
 def pool_windows(properties: Properties) -> Windows:
-    """The windows of a pooling."""
+    """Return the windows of a pooling."""
     size, stride, padding = (pair(properties, n) for n in ("kernel_size", "stride", "padding"))
     dilation = pair(properties, "dilation") if "dilation" in properties else (1, 1)
     return Windows(size, stride, padding, dilation)
 
 
 def pooled(x: Tensor, properties: Properties) -> tuple[int, ...]:
-    """The shape of a pooling.
+    """Return the shape of a pooling.
 
-    Raises: VerifyException where windows do not fit, or may see padding alone
+    Raises: VerifyException if windows do not fit, or may contain only padding
     """
     require_images(x)
     windows = pool_windows(properties)
@@ -197,7 +199,7 @@ def _counts(op: AvgPool2dOp | AvgPool2dBackwardOp, x: Any) -> Any:
 
 
 def _flat(seen: Any) -> Any:
-    """The pixels of a window in one row."""
+    """Return the pixels of a window as one row."""
     return seen.reshape(*seen.shape[:4], seen.shape[4] * seen.shape[5])
 
 

@@ -1,4 +1,4 @@
-"""Powers and logarithms, and what is left of a number without its sign."""
+"""Powers, logarithms, absolute value and sign."""
 
 from typing import Any, ClassVar
 
@@ -83,7 +83,7 @@ class RsqrtOp(UnaryOp):
 
 @irdl_op_definition
 class Log1pOp(UnaryOp):
-    """log(1 + x), exact for a small x, too."""
+    """log(1 + x), accurate for small x, too."""
 
     name = "cirh.log1p"
 

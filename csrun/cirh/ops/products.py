@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from typing import Any, ClassVar
 
@@ -26,9 +26,9 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, t
 
 
 def product_type(a: Tensor, b: Tensor) -> Tensor:
-    """[m, k] x [k, n] -> [m, n].
+    """Return the type of [m, k] x [k, n] -> [m, n].
 
-    Raises: VerifyException when the inner sizes differ
+    Raises: VerifyException if the inner sizes differ
     """
     require_rank(a, 2, "the left matrix")
     require_rank(b, 2, "the right matrix")
@@ -68,7 +68,7 @@ class MmOp(CirhOp):
 
 @irdl_op_definition
 class AddProductOp(CirhOp):
-    """before + lhs x rhs: a product of long matrices, a part of them after the other."""
+    """before + lhs x rhs: a partial sum of the product of long matrices."""
 
     name = "cirh.add_product"
     WRITES_OVER: ClassVar = ("before",)
@@ -149,7 +149,7 @@ class MatmulOp(CirhOp):
         return tensor_type((*broadcast(leads[0], leads[1]), *out), dtype_of(types[0]))
 
     def gradients(self, back: Backward) -> Gradients:
-        """(g b^T, a^T g), each summed over the leading axes that it was repeated along."""
+        """(g b^T, a^T g), each summed over the leading axes that it was broadcast along."""
         a, b = back.operands
         emit = back.emit
         left = emit(MatmulOp, back.grad, _swapped(b, back)) if back.wanted[0] else None

@@ -1,7 +1,7 @@
-"""Random masks, and what is done with them.
+"""Random masks, and their application.
 
 A mask depends on the run's seed, the step, its stream, the sample's index in the global batch and
-the place within the sample.
+the position within the sample.
 """
 
 from typing import Any, ClassVar
@@ -18,10 +18,10 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 
 @irdl_op_definition
 class DropoutMaskOp(LeafOp):
-    """False with probability `rate`, true elsewhere; `stream` tells the masks of a model apart.
+    """False with probability `rate`, else true; `stream` distinguishes the masks of a model.
 
-    A sample has `rows` rows of axis 0, 1 when it is left out; with 0 the mask is of no sample. Its
-    values are drawn in `runs` of equal length, 1 when that is left out: each has its own counters.
+    A sample has `rows` rows of axis 0, 1 by default; with 0 the mask has no samples. Its values are
+    drawn in `runs` of equal length, 1 by default, each with separate counters.
     """
 
     name = "cirh.dropout_mask"
@@ -34,11 +34,11 @@ class DropoutMaskOp(LeafOp):
 
     @property
     def rows_per_sample(self) -> int:
-        """Rows of axis 0 that a sample has; 0 for a mask of no sample."""
+        """Rows of axis 0 per sample; 0 for a mask without samples."""
         return 1 if self.rows is None else self.rows.value.data
 
     def verify_(self) -> None:
-        """Raises: VerifyException for a rate out of range, or a mask that is not of booleans."""
+        """Raises: VerifyException for a rate out of range, or a mask that is not boolean"""
         rate, where = number(self.properties, "rate"), f"{self.name} in {self.where}"
         if not 0 <= rate < 1:
             raise VerifyException(f"{where}: rate must be in [0, 1), got {rate}")

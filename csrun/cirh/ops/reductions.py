@@ -17,7 +17,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, t
 
 
 class ReducingOp(CirhOp):
-    """One number for those along `dims`, which stay as axes of size 1 with `keepdim`."""
+    """Reduction along `dims`, which stay as axes of size 1 with `keepdim`."""
 
     x = operand_def(TensorType)
     dims = prop_def(DenseArrayBase)
@@ -47,7 +47,7 @@ class SumOp(ReducingOp):
     name = "cirh.sum"
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient repeated along the summed axes."""
+        """The gradient broadcast along the summed axes."""
         grad = viewed(back, back.grad, self.kept())
         return [back.emit(ExpandOp, grad, shape=shape_of(type_of(self.x)))]
 
@@ -58,17 +58,17 @@ class SumOp(ReducingOp):
 
 
 def viewed(back: Backward, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-    """A value under another shape."""
+    """View a value with another shape."""
     same = shape_of(type_of(value)) == shape
     return value if same else back.emit(ViewOp, value, shape=shape)
 
 
 class ExtremumOp(ReducingOp):
-    """The largest or smallest; NaN where there is one."""
+    """The maximum or minimum; NaN if there is one."""
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes without the axes, none of which is empty."""
+        """The operand's sizes without the axes, none of which may be empty."""
         own, dims = shape_of(types[0]), ints(properties, "dims")
         out = super().infer(types, properties)
         if any(own[d] == 0 for d in dims):
@@ -78,7 +78,7 @@ class ExtremumOp(ReducingOp):
         return out
 
     def gradients(self, back: Backward) -> Gradients:
-        """g shared by all that are equal to the result."""
+        """g divided among all elements equal to the result."""
         grad, found = (viewed(back, v, self.kept()) for v in (back.grad, self.out))
         equal = back.emit(EqOp, self.x, found)
         mask = back.emit(ToCopyOp, equal, dtype=dtype_of(type_of(self.x)))
@@ -88,7 +88,7 @@ class ExtremumOp(ReducingOp):
 
 @irdl_op_definition
 class AmaxOp(ExtremumOp):
-    """The largest."""
+    """The maximum."""
 
     name = "cirh.amax"
 
@@ -99,7 +99,7 @@ class AmaxOp(ExtremumOp):
 
 @irdl_op_definition
 class AminOp(ExtremumOp):
-    """The smallest."""
+    """The minimum."""
 
     name = "cirh.amin"
 
@@ -110,7 +110,7 @@ class AminOp(ExtremumOp):
 
 @irdl_op_definition
 class ArgmaxOp(CirhOp):
-    """The index of the largest value along `dim`, the first one when there are several."""
+    """The index of the maximum along `dim`, the first one of equal values."""
 
     name = "cirh.argmax"
     x = operand_def(TensorType)

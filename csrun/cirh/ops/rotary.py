@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs of values turned by an angle that grows with the position."""
+"""Rotary position embedding: pairs of values rotated by an angle proportional to the position."""
 
 from typing import Any, ClassVar
 
@@ -16,8 +16,8 @@ from csrun.cirh.types import Tensor, is_integer, shape_of, text_of
 class RotaryEmbeddingOp(UnaryOp):
     """Pair i of position t along `dim`, as a complex number, times exp(j t base^(-2 i / R)).
 
-    Of the last axis the first R = `rotary_dim` values turn. They are pairs of neighbours where
-    `is_interleaved`, else the first half with the second. `is_inverse` turns them back.
+    The first R = `rotary_dim` values of the last axis are rotated. Pairs are adjacent values if
+    `is_interleaved`, else the first half with the second. `is_inverse` rotates back.
 
     Source: Su et al. 2021, RoFormer, section 3.2
     """
@@ -52,7 +52,7 @@ class RotaryEmbeddingOp(UnaryOp):
         return x
 
     def gradients(self, back: Backward) -> Gradients:
-        """g turned the other way."""
+        """g rotated back."""
         other_way = not self.is_inverse.value.data
         options = back.options("is_inverse")
         return [back.emit(RotaryEmbeddingOp, back.grad, is_inverse=other_way, **options)]

@@ -1,4 +1,4 @@
-"""Rounding to whole numbers, rounded quotients, and remainders."""
+"""Rounding to integers, rounded quotients, and remainders."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ def _zeros(back: Backward, like: SSAValue) -> SSAValue:
 
 
 class RoundingOp(UnaryOp):
-    """A step function of one number: its slope is 0."""
+    """A step function of one number, with slope 0."""
 
     def gradients(self, back: Backward) -> Gradients:
         """0."""
@@ -27,7 +27,7 @@ class RoundingOp(UnaryOp):
 
 @irdl_op_definition
 class FloorOp(RoundingOp):
-    """Largest whole number that is not above x."""
+    """Largest integer not above x."""
 
     name = "cirh.floor"
 
@@ -38,7 +38,7 @@ class FloorOp(RoundingOp):
 
 @irdl_op_definition
 class CeilOp(RoundingOp):
-    """Least whole number that is not below x."""
+    """Smallest integer not below x."""
 
     name = "cirh.ceil"
 
@@ -49,7 +49,7 @@ class CeilOp(RoundingOp):
 
 @irdl_op_definition
 class TruncOp(RoundingOp):
-    """x without its fraction."""
+    """x truncated towards 0."""
 
     name = "cirh.trunc"
 
@@ -60,7 +60,7 @@ class TruncOp(RoundingOp):
 
 @irdl_op_definition
 class RoundOp(RoundingOp):
-    """Nearest whole number, halves to the even one."""
+    """Nearest integer, halves to even."""
 
     name = "cirh.round"
 

@@ -1,4 +1,4 @@
-"""Views of a tensor: its values, or some of them, under another shape; and a copy of it."""
+"""Views of a tensor, slices, and copies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, t
 
 
 class ViewingOp(CirhOp):
-    """A view of one operand: its elements, some of them or some several times, elsewhere."""
+    """View of one operand: its elements, in full, in part or repeated, in another layout."""
 
     TAKES_TEXT: ClassVar = ("x",)
     NUMBER: ClassVar = "{}"
@@ -92,7 +92,7 @@ class ExpandOp(ReshapingOp):
 
 @irdl_op_definition
 class PermuteOp(ViewingOp):
-    """Axes in another order: axis i of the result is axis dims[i] of the operand."""
+    """Permutation of axes: axis i of the result is axis dims[i] of the operand."""
 
     name = "cirh.permute"
     dims = prop_def(DenseArrayBase)
@@ -148,9 +148,9 @@ class AxisRange:
 
 
 def part_of(properties: Properties, kind: Tensor) -> AxisRange:
-    """The part of `kind` that dim, start, end and step name.
+    """Return the part of `kind` given by dim, start, end and step.
 
-    Raises: VerifyException when the axis does not have it
+    Raises: VerifyException if the axis does not have it
     """
     dim = axis(properties, kind)
     start, end, step = (integer(properties, name) for name in ("start", "end", "step"))
@@ -164,9 +164,9 @@ def part_of(properties: Properties, kind: Tensor) -> AxisRange:
 
 
 def index_of(properties: Properties, kind: Tensor) -> tuple[int, int]:
-    """The axis of `kind` and the place on it that dim and index name.
+    """Return the axis of `kind` and the position on it given by dim and index.
 
-    Raises: VerifyException when the axis is not as long
+    Raises: VerifyException if the axis is too short
     """
     dim, index = axis(properties, kind), integer(properties, "index")
     if not 0 <= index < shape_of(kind)[dim]:
@@ -186,14 +186,14 @@ class SliceOp(ViewingOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes, that of axis `dim` cut."""
+        """The operand's sizes, with that of axis `dim` cut."""
         part = part_of(properties, types[0])
         sizes = list(shape_of(types[0]))
         sizes[part.dim] = part.size
         return tensor_type(sizes, dtype_of(types[0]))
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient in its place, zero next to it."""
+        """The gradient in its place, zero elsewhere."""
         sizes = shape_of(type_of(self.x))
         return [back.emit(SliceBackwardOp, back.grad, input_sizes=sizes, **back.options())]
 
@@ -204,7 +204,7 @@ class SliceOp(ViewingOp):
 
 @irdl_op_definition
 class SelectOp(ViewingOp):
-    """The part of the operand at one place of axis `dim`."""
+    """The operand at one position of axis `dim`, without that axis."""
 
     name = "cirh.select"
     dim = prop_def(IntegerAttr)
@@ -218,7 +218,7 @@ class SelectOp(ViewingOp):
         return tensor_type((*sizes[:dim], *sizes[dim + 1 :]), dtype_of(types[0]))
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient in its place, zero next to it."""
+        """The gradient in its place, zero elsewhere."""
         sizes = shape_of(type_of(self.x))
         return [back.emit(SelectBackwardOp, back.grad, input_sizes=sizes, **back.options())]
 
@@ -229,7 +229,7 @@ class SelectOp(ViewingOp):
 
 @irdl_op_definition
 class CloneOp(UnaryOp):
-    """The same values in memory of their own, dense."""
+    """A dense copy."""
 
     name = "cirh.clone"
     COPIES: ClassVar = True
@@ -237,7 +237,7 @@ class CloneOp(UnaryOp):
     LINEAR_IN: ClassVar = (frozenset({0}),)
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient as it is."""
+        """The gradient unchanged."""
         return [back.grad]
 
     def compute(self, x: Any) -> Any:
@@ -245,7 +245,7 @@ class CloneOp(UnaryOp):
 
 
 class PartBackwardOp(CirhOp):
-    """The gradient of a part in a tensor of zeros; `input_sizes` are those of the whole."""
+    """The gradient of a part in a tensor of zeros; `input_sizes` are those of the full tensor."""
 
     grad = operand_def(TensorType)
     input_sizes = prop_def(DenseArrayBase)
@@ -254,7 +254,7 @@ class PartBackwardOp(CirhOp):
 
     @classmethod
     def of_part(cls, types: Types, properties: Properties, part: type[CirhOp]) -> Tensor:
-        """The whole's type, of which the gradient must be a part."""
+        """Return the full tensor's type, of which the gradient must be a part."""
         whole = tensor_type(ints(properties, "input_sizes"), dtype_of(types[0]))
         expected = part.infer([whole], properties)
         if expected != types[0]:
@@ -264,7 +264,7 @@ class PartBackwardOp(CirhOp):
 
 @irdl_op_definition
 class SliceBackwardOp(PartBackwardOp):
-    """The gradient of what `slice` was taken of."""
+    """The gradient of `slice`'s operand."""
 
     name = "cirh.slice_backward"
     start = prop_def(IntegerAttr)
@@ -288,7 +288,7 @@ class SliceBackwardOp(PartBackwardOp):
 
 @irdl_op_definition
 class SelectBackwardOp(PartBackwardOp):
-    """The gradient of what `select` was taken of."""
+    """The gradient of `select`'s operand."""
 
     name = "cirh.select_backward"
     index = prop_def(IntegerAttr)
@@ -316,10 +316,10 @@ def _place(properties: Properties) -> tuple[slice, ...]:
 
 
 def inverse(dims: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes `dims`."""
+    """Return the inverse permutation."""
     return tuple(sorted(range(len(dims)), key=lambda i: dims[i]))
 
 
-#: Operators that are views: `x` is what they are views of.
+#: Operators that are views of their operand `x`.
 VIEWS = (ViewOp, ExpandOp, PermuteOp, TransposeOp, SliceOp, SelectOp)
 OPS = (*VIEWS, CloneOp, SliceBackwardOp, SelectBackwardOp)

@@ -200,7 +200,7 @@ class AtanhOp(UnaryOp):
 
 @irdl_op_definition
 class Expm1Op(UnaryOp):
-    """exp(x) - 1, exact for a small x, too."""
+    """exp(x) - 1, accurate for small x, too."""
 
     name = "cirh.expm1"
 

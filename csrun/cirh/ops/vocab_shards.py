@@ -1,7 +1,7 @@
 """Operators on one shard of a table: rows `first`, `first` + 1, … of a matrix.
 
-A look-up takes from each part the rows that it has. A cross entropy whose logits are products with
-the table's rows goes over it part by part, forward and back: the logits of all are never there.
+A lookup takes from each shard the rows in it. A cross entropy whose logits are products with the
+table's rows runs shard by shard, forward and backward: the full logits never exist.
 
 Source: the running maximum and sum of Milakov and Gimelshein 2018, Online normalizer calculation
 for softmax, kept as their log-sum-exp
@@ -37,9 +37,9 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of
 
 @irdl_op_definition
 class EmbeddingPartOp(CirhOp):
-    """Running lookup, with the rows of those indices that the shard has.
+    """Running lookup, with the rows of those indices that are in the shard.
 
-    Without anything before, other rows are zero. The table has `num_weights` rows.
+    Without `before`, other rows are zero. The table has `num_weights` rows.
     """
 
     name = "cirh.embedding_part"
@@ -65,7 +65,7 @@ class EmbeddingPartOp(CirhOp):
         return out
 
     def compute(self, weight: Any, indices: Any, before: Any = None) -> Any:
-        """Rows of the weight over what was before."""
+        """Rows of the weight, in place of those of `before`."""
         shape = (*indices.shape, weight.shape[1])
         out = np.zeros(shape, weight.dtype) if before is None else before.copy()
         places = indices - integer(self.properties, "first")
@@ -76,7 +76,7 @@ class EmbeddingPartOp(CirhOp):
 
 @irdl_op_definition
 class EmbeddingPartBackwardOp(CirhOp):
-    """For each row of the part the sum of the gradients of those that it was looked up for."""
+    """For each row of the shard the sum of the gradients of its lookups."""
 
     name = "cirh.embedding_part_backward"
     READS: ClassVar = Reads.CONTIGUOUS
@@ -101,7 +101,7 @@ class EmbeddingPartBackwardOp(CirhOp):
         return tensor_type((integer(properties, "rows"), shape_of(grad)[-1]), dtype_of(grad))
 
     def compute(self, grad: Any, indices: Any) -> Any:
-        """Gradients added up by row of the part."""
+        """Gradients summed by row of the shard."""
         out = np.zeros((integer(self.properties, "rows"), grad.shape[-1]), grad.dtype)
         places = indices - integer(self.properties, "first")
         inside = (places >= 0) & (places < len(out))
@@ -115,7 +115,7 @@ class EmbeddingPartBackwardOp(CirhOp):
 class LogSumExpPartOp(CirhOp):
     """Running log(sum(exp)) of each row of logits over the shards so far, and the label's logit.
 
-    Where the label is none of the classes so far its logit is 0.
+    The logit is 0 if the label is not in the shards so far.
     """
 
     name = "cirh.log_sum_exp_part"
@@ -151,7 +151,7 @@ class LogSumExpPartOp(CirhOp):
 
 @irdl_op_definition
 class NllLossOfSumsOp(CirhOp):
-    """The sum over rows of log(sum(exp)) less the label's logit; `ignore_index` counts nothing."""
+    """Sum over rows of log(sum(exp)) minus the label's logit; `ignore_index` does not count."""
 
     name = "cirh.nll_loss_of_sums"
     sums = operand_def(TensorType)
@@ -176,7 +176,7 @@ class NllLossOfSumsOp(CirhOp):
 
 @irdl_op_definition
 class NllLossPartBackwardOp(CirhOp):
-    """(exp(x - sums) - 1 at the label, if it is one of these classes) grad; ignored rows are 0."""
+    """(exp(x - sums) - 1 at the label, if it is in this shard) grad; ignored rows are 0."""
 
     name = "cirh.nll_loss_part_backward"
     WRITES_OVER: ClassVar = ("x",)
@@ -208,7 +208,7 @@ class NllLossPartBackwardOp(CirhOp):
 
 
 def require_row_each(labels: Tensor, sums: Tensor) -> None:
-    """Raises: VerifyException unless there is a number for each label."""
+    """Raises: VerifyException unless there is a number for each label"""
     require_indices(labels)
     if shape_of(labels) != shape_of(sums):
         raise VerifyException(
@@ -217,7 +217,7 @@ def require_row_each(labels: Tensor, sums: Tensor) -> None:
 
 
 def require_rows(properties: Properties, rows: int, table: int) -> None:
-    """Raises: VerifyException unless so many rows from `first` on are rows of the table."""
+    """Raises: VerifyException unless this many rows from `first` on are rows of the table"""
     first = integer(properties, "first")
     if not 0 <= first <= first + rows <= table:
         raise VerifyException(

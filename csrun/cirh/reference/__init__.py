@@ -1,4 +1,4 @@
-"""The interpreter that runs the operators as they define themselves in NumPy."""
+"""Interpreter that evaluates the operators by their NumPy definitions."""
 
 from csrun.cirh.reference.interpreter import ModuleResult, ModuleState, interpret
 from csrun.cirh.reference.masks import MaskCounter

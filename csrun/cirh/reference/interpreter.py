@@ -1,4 +1,4 @@
-"""The reference interpreter: the slow, plain, living definition of what a module computes.
+"""Reference interpreter: a slow and plain executable definition of what a module computes.
 
 Kernels are checked against it, and it is checked against PyTorch, operator by operator.
 """
@@ -52,9 +52,10 @@ def interpret(
     rows: int,
     draw: masks.MaskCounter = NO_DRAW,
 ) -> ModuleResult:
-    """Run a module once; parameters and slots change when it trains.
+    """Run a module once; parameters and slots change if it trains.
 
-    rows: valid samples of the batch; draw: what random masks are drawn for
+    rows: number of valid samples of the batch.
+    draw: counter of random masks.
     """
     return _Interpreter(inputs, state, rows, draw).run(module)
 
@@ -93,7 +94,7 @@ class _Interpreter:
                 special(op)
             else:
                 assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
-                with np.errstate(all="ignore"):  # NaN and infinity are values like others
+                with np.errstate(all="ignore"):  # NaN and infinity are valid values
                     computed = op.compute(*(self._values[o] for o in op.operands))
                 several = computed if isinstance(computed, tuple) else (computed,)
                 self._values.update(zip(op.results, map(np.asarray, several), strict=True))
@@ -141,7 +142,7 @@ class _Interpreter:
         self._assigned[owner.symbol.data] = self._values[op.grad]
 
     def _commit(self) -> None:
-        """The updates, when all gradients are there."""
+        """Apply the updates, once all gradients are computed."""
         self._state.parameters.update(self._assigned)
         gradients = self._result.gradients
         for op, (name, grad) in zip(self._updates, gradients.items(), strict=True):
@@ -154,7 +155,7 @@ class _Interpreter:
 
 
 def _clipped(op: UpdatingOp, grad: Any, gradients: Named) -> Any:
-    """Return a gradient within the limits, in its own type."""
+    """Return a clipped gradient, of its own type."""
     limits, factor = Clipping.of(op), np.ones(())
     if limits.clip_norm is not None:
         norm = np.sqrt(sum(np.sum(np.square(each, dtype="d")) for each in gradients.values()))

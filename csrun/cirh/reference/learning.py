@@ -1,4 +1,4 @@
-"""The reference updates: what each learning algorithm makes of a parameter and its gradient."""
+"""Reference updates: the next parameter value of each learning algorithm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,12 +27,16 @@ Slots = dict[str, Any]
 
 
 def next_values(op: UpdatingOp, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
-    """A parameter's next value, and its optimizer state, of which there is none at first."""
+    """Function from a parameter, its gradient and optimizer state to the next values; initially no
+    state.
+    """
     return updated(op.properties["algorithm"], weights, grad, slots)
 
 
 def updated(algorithm: Any, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
-    """A parameter's next value by an algorithm, and its optimizer state, as of `next_values`."""
+    """Return a parameter's next value by an algorithm, and its optimizer state, as of
+    `next_values`.
+    """
     grad = -grad if algorithm.maximize.value.data else grad
     return _UPDATES[type(algorithm)](algorithm, weights, grad, slots)
 
@@ -50,7 +54,7 @@ def _sgd(algorithm: SgdAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any
 
 
 def _rates(algorithm: SgdAttr | RmsPropAttr) -> tuple[float, float]:
-    """Factors of what goes into the velocity, and of the velocity."""
+    """Return the factor of the velocity's increment, and that of the velocity."""
     rate = _rate(algorithm.learning_rate)
     return (rate, 1.0) if algorithm.rate_inside.value.data else (1.0, rate)
 
@@ -58,7 +62,7 @@ def _rates(algorithm: SgdAttr | RmsPropAttr) -> tuple[float, float]:
 def _moments(
     algorithm: AdamAttr | LambAttr | AdamaxAttr | NAdamAttr | RAdamAttr, grad: Any, slots: Slots
 ) -> tuple[Any, Any, tuple[float, float], Slots]:
-    """Both running means, what bias correction divides them by, and the slots."""
+    """Return both running means, the divisors of the bias correction, and the slots."""
     beta1, beta2 = _constant(algorithm.beta1), algorithm.beta2.value.data
     steps = slots.get("steps", 0) + 1
     m = beta1 * slots.get("m", np.zeros_like(grad)) + (1 - beta1) * grad
@@ -91,7 +95,7 @@ def _lamb(algorithm: LambAttr, weights: Any, grad: Any, slots: Slots) -> tuple[A
 
 
 def _root(algorithm: AdagradAttr | RmsPropAttr, squares: Any) -> Any:
-    """The root of squares, with epsilon inside or outside."""
+    """Return the root of squares, with epsilon inside or outside."""
     epsilon = algorithm.epsilon.value.data
     if algorithm.epsilon_inside.value.data:
         return np.sqrt(squares + epsilon)
@@ -125,7 +129,7 @@ def _rmsprop(algorithm: RmsPropAttr, weights: Any, grad: Any, slots: Slots) -> t
 def _decayed(
     algorithm: AdamAttr | NAdamAttr | RAdamAttr, weights: Any, grad: Any
 ) -> tuple[Any, Any]:
-    """Weights and gradient after the decay."""
+    """Return weights and gradient after the decay."""
     decay = _constant(algorithm.weight_decay)
     if algorithm.decoupled.value.data:
         return weights - _rate(algorithm.learning_rate) * decay * weights, grad

@@ -38,7 +38,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 def dropout_mask(
     properties: Properties, shape: tuple[int, ...], draw: MaskCounter
 ) -> npt.NDArray[Any]:
-    """Eight columns a counter: its words in the order 0, 1, 2, 3, low half first, in two halves."""
+    """Return a mask; a counter gives eight columns: words 0, 1, 2, 3, each low half first, in two
+    halves.
+    """
     per_sample = integer(properties, "rows") if "rows" in properties else 1
     rows = shape[0] // per_sample if per_sample else 1
     first = draw.first_sample if per_sample else 0
