@@ -60,7 +60,7 @@ class Warming(
 
 
 class Constant(Warming, frozen=True, forbid_unknown_fields=True, tag="constant"):
-    """Constant rate."""
+    """Constant learning rate."""
 
     learning_rate: Rate
 
@@ -118,7 +118,7 @@ class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomi
 
 
 class Exponential(Warming, frozen=True, forbid_unknown_fields=True, tag="exponential"):
-    """Exponential decay: the rate is multiplied by `decay_rate` over `steps` steps, smoothly."""
+    """Exponential decay: the rate is multiplied by `decay_rate` per `steps` steps, continuously."""
 
     initial_learning_rate: Rate
     steps: Steps

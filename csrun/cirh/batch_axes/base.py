@@ -16,7 +16,7 @@ from csrun.cirh.types import shape_of, type_of
 
 
 class Over(Enum):
-    """How a value of the batch follows from those of its minibatches."""
+    """Relation of a value of the batch to those of its minibatches."""
 
     SAMPLES = auto()  # per sample: each sample's rows depend on that sample alone
     SAME = auto()  # equal in all minibatches

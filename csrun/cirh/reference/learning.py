@@ -27,9 +27,7 @@ Slots = dict[str, Any]
 
 
 def next_values(op: UpdatingOp, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
-    """Function from a parameter, its gradient and optimizer state to the next values; initially no
-    state.
-    """
+    """Return a parameter's next value, and its optimizer state, which is empty at first."""
     return updated(op.properties["algorithm"], weights, grad, slots)
 
 

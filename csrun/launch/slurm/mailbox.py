@@ -133,7 +133,7 @@ class Outbox:
 
     @property
     def waits_s(self) -> float:
-        """How long messages have been queued, in seconds."""
+        """Time for which messages have been queued, in seconds."""
         return time.monotonic() - self._waits_since_s if self._waiting else 0.0
 
     @property
