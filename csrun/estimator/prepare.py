@@ -112,7 +112,7 @@ def _beside_others(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
     holder = "" if folder is None else model_dir.training_in(run.model_dir)
     if folder is None or not holder:
         return run
-    log.info(f"model_dir {run.model_dir} is in use by {holder}: compiling in a folder of its own")
+    log.info(f"model_dir {run.model_dir} is in use by {holder}: compiling in a temporary folder")
     return replace(run, model_dir=folder / MODEL_DIR)
 
 

@@ -76,7 +76,7 @@ def test_a_model_dir_in_use_is_left_as_it_is(place: FcMnist) -> None:
         words = "estimate", "python", RUN, *place.own(("--compile_only",))
         done = place.run(*words, command="csrun")
         assert done.returncode == 0, done.stderr
-        assert "model_dir is in use by job 7: compiling in a folder of its own" in done.stderr
+        assert "model_dir is in use by job 7: compiling in a temporary folder" in done.stderr
         assert "step here" in done.stdout
         assert files_in(place.model_dir) == before
 

@@ -71,7 +71,7 @@ def require_samples(batch: Any) -> None:
         said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
         raise UsageError(
             f"{user_line()}: each tensor of a batch must have a row for each of its samples, got "
-            f"tensors of {said}: give each sample its own in the dataset, or leave "
+            f"tensors of {said}: add the row in the dataset, or leave "
             "cbtorch.dataloader out, so that the chief makes the batches"
         )
 

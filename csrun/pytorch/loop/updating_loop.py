@@ -126,8 +126,8 @@ class UpdatingLoop(SessionLoop):
             )
         if are_other:
             raise UsageError(
-                f"{user_line()}: a gradient is of an earlier step: call zero_grad() in each step "
-                "of a Session with several models or optimizers"
+                f"{user_line()}: a gradient belongs to an earlier step: call zero_grad() in each "
+                "step of a Session with several models or optimizers"
             )
 
     def clear(

@@ -32,8 +32,8 @@ class RecordedUpdates(Optimization):
             params = [p for each in optimizer.param_groups for p in each["params"]]
             if any(id(p) not in names for p in params):
                 raise UsageError(
-                    f"{self._line}: optimizer {number} of the Session has a parameter of none of "
-                    "its models: give the Session all models that are trained"
+                    f"{self._line}: optimizer {number} of the Session has a parameter that "
+                    "belongs to none of its models: pass all trained models to the Session"
                 )
             if needs_closure(optimizer):
                 continue

@@ -208,7 +208,7 @@ def test_a_teacher_and_a_loss_with_parameters(tmp_path):
 
 def test_gradients_of_the_step_before_are_refused(tmp_path):
     pair = Pair()
-    said = r"test_updating_loop.py:\d+: a gradient is of an earlier step: call zero_grad"
+    said = r"test_updating_loop.py:\d+: a gradient belongs to an earlier step: call zero_grad"
     with pytest.raises(UsageError, match=said), pair.session(tmp_path):
         for (x,) in pair.train:
             if pair.d[0].weight.grad is None:
@@ -220,7 +220,7 @@ def test_gradients_of_the_step_before_are_refused(tmp_path):
 def test_a_parameter_of_no_model_is_refused(tmp_path):
     pair = Pair()
     pair.models = [pair.g]
-    with pytest.raises(UsageError, match=r"optimizer 0 of the Session has a parameter of none"):
+    with pytest.raises(UsageError, match=r"optimizer 0 of the Session has a parameter that"):
         pair.session(tmp_path)
 
 
