@@ -51,7 +51,7 @@ class CheckedStruct(msgspec.StructMeta):
 
 
 def first_misfit(struct: msgspec.Struct) -> str | None:
-    """Return the first field whose value is not of its declared type, with rule and value, or None.
+    """Return the first field whose value is not of its declared type, with rule and value, or
     None.
     """
     for field in msgspec.structs.fields(struct):

@@ -192,7 +192,7 @@ def discard(temporary: Path) -> None:
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove temporary files of this account's killed writers; only for the folder's single writer.
+    """Remove temporary files of this account's killed writers; only for the folder's single
     writer.
     """
     with suppress(OSError), os.scandir(folder) as entries:

@@ -34,7 +34,7 @@ def flattened(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Return the keys whose values differ, in the order of the first mapping, then of the second.
+    """Return the keys whose values differ, in the order of the first mapping, then of the
     second.
     """
     keys = dict.fromkeys([*first, *second])

@@ -12,7 +12,7 @@ MAX_BODY_BYTES = 16 << 20  # default limit: 1 MB suffices for a job of thousands
 
 
 class FrameError(OSError):
-    """Bytes that are not a valid frame. An OSError, so a reader treats it as a closed connection.
+    """Bytes that are not a valid frame. An OSError, so a reader treats it as a closed
     connection.
     """
 

@@ -89,7 +89,7 @@ class HalfFormat:
 
     @property
     def is_ieee(self) -> bool:
-        """Return whether it is float16, which NumPy converts, in hardware where there is some."""
+        """Return whether it is float16, which NumPy converts, in hardware if available."""
         return (self.mantissa_bits, self.bias) == (10, 15)
 
     @property
@@ -118,16 +118,16 @@ class HalfFormat:
                 self._set_nan(part, words)
 
     def words(self, x: Floats, out: Words) -> None:
-        """Words of numbers that the format has, any shape."""
+        """Convert numbers of the format to words, any shape."""
         if self.has_range_of_float32 and x.flags.c_contiguous and out.flags.c_contiguous:
             out.reshape(-1)[...] = x.reshape(-1).view(np.uint16)[1::2]  # little-endian
         else:
             self.narrow(x, out)
 
     def _rounded_bits(self, x: Floats, out: Words) -> Words:
-        """Integers of the bits: a carry out of the mantissa is one into the exponent.
+        """Return the bits after rounding; a carry out of the mantissa increments the exponent.
 
-        What is left of the bits that the format drops is not set to zero.
+        The dropped bits are not cleared.
         """
         bits = x.view(np.uint32)
         np.right_shift(bits, np.uint32(self.dropped_bits), out=out)
@@ -136,7 +136,7 @@ class HalfFormat:
         return np.add(out, bits, out=out)
 
     def _narrowed(self, x: Floats) -> Words:
-        """Words of a format with another range; of NaN any."""
+        """Return words of a format with another range; undefined for NaN."""
         bits = x.view(np.uint32)
         sign, magnitude = (bits & _SIGN) >> 16, bits & _MAGNITUDE
         dropped = np.uint32(self.dropped_bits)
@@ -157,7 +157,7 @@ class HalfFormat:
         return words
 
     def _set_nan(self, x: Floats, words: Words) -> None:
-        """Quiet NaN, with the part of the payload that there is room for."""
+        """Write quiet NaNs, with as much of the payload as fits."""
         bits = x.view(np.uint32)
         quiet = self.infinity | 1 << (self.mantissa_bits - 1)
         payload = (bits >> np.uint32(self.dropped_bits)) & ((1 << self.mantissa_bits) - 1)
@@ -210,7 +210,7 @@ class HalfFormat:
 
 
 class _Scratch(threading.local):
-    """Integers of a block, in each thread."""
+    """Scratch integers of a block, per thread."""
 
     def __init__(self) -> None:
         self.integers = np.empty(_BLOCK, np.uint32)
@@ -220,14 +220,14 @@ _scratch = _Scratch()
 
 
 def _scratch_of(x: Floats) -> Words:
-    """Integers as many as there are numbers."""
+    """Return scratch integers in the shape of x."""
     if x.size > _BLOCK:  # it is not contiguous, and no block
         return np.empty(x.shape, np.uint32)
     return _scratch.integers[: x.size].reshape(x.shape)
 
 
 def _blocks(x: Floats, out: Words) -> Iterator[tuple[Floats, Words]]:
-    """Parts of float32 and of what becomes of them, which fit a cache if both are contiguous."""
+    """Yield blocks of the numbers and of their words, which fit a cache if both are contiguous."""
     x = np.ascontiguousarray(x, np.float32)
     if not out.flags.c_contiguous:
         yield x, out

@@ -65,7 +65,7 @@ class _PlainLoader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a node and count the nesting depth, before Python's recursion limit is reached.
+        """Compose a node and count the nesting depth, before Python's recursion limit is
         reached.
         """
         if self._depth > MAX_DEPTH:
@@ -148,7 +148,7 @@ _MAKERS: dict[str, Callable[[str], Any]] = {"bool": _bool, "int": _int, "float":
 
 
 def _construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
-    """Construct a scalar of an explicit or resolved tag; refuse text that does not match the tag.
+    """Construct a scalar of an explicit or resolved tag; refuse text that does not match the
     tag.
     """
     name, text = node.tag.removeprefix(_TAG), str(loader.construct_scalar(node))

@@ -1,4 +1,4 @@
-"""Context of an operator's gradient rule: requested operands, and a builder of backward operators.
+"""Context of an operator's gradient rule: requested operands, and a builder of backward
 operators.
 """
 

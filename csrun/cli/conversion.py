@@ -82,7 +82,7 @@ def from_huggingface(path: Path, target: Path, model: Path, params: Path | None)
 def to_huggingface(
     path: Path, target: Path, model: Path, params: Path | None, max_shard_size: str
 ) -> None:
-    """Write a checkpoint as transformers saves a model, with the rules in the model's convert.py.
+    """Write a checkpoint as transformers saves a model, with the rules in the model's
     convert.py.
     """
     from csrun.params.command_line import load

@@ -181,7 +181,7 @@ def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions)
 
 
 def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
-    """Return the size up to which layers are grouped; shards of a matrix must stay separate groups.
+    """Return the size up to which layers are grouped; shards of a matrix must stay separate
     groups.
     """
     if options.at_once > 1:
@@ -248,7 +248,7 @@ def _with_values(
     values: tuple[RecordedValue, ...],
     of_updates: tuple[RecordedValue, ...],
 ) -> Plan:
-    """Return the plan with the values that its program records or measures, and those of updates.
+    """Return the plan with the values that its program records or measures, and those of
     updates.
     """
     steps, every = options.record_steps, options.number_ranges

@@ -95,7 +95,7 @@ def path_of(root: Path, checksum: str) -> Path:
 
 
 def read(directory: Path) -> Executable | None:
-    """Read an existing compile; None if there is none, or if it is damaged or of another version.
+    """Read an existing compile; None if there is none, or if it is damaged or of another
     version.
     """
     try:

@@ -168,7 +168,7 @@ class _Covering:
         return _adding([kernel for _, kernel in self._placed])
 
     def written(self, kernels: Sequence[Kernel]) -> dict[int, tuple[WrittenValue, ...]]:
-        """Return the values that each kernel, by its id, leaves in memory; kernels: those of `run`.
+        """Return the values that each kernel, by its id, leaves in memory; kernels: those of
         `run`.
         """
         values = WrittenValues(self._graph, self.dependences)
@@ -233,7 +233,7 @@ def _adding(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 
 def _check_gradients(kernels: Sequence[Kernel], updates: Sequence[str]) -> None:
-    """Check that every gradient is written: otherwise its parameter would silently not be updated.
+    """Check that every gradient is written: otherwise its parameter would silently not be
     updated.
     """
     written = {array.name for kernel in kernels for array in kernel.writes}

@@ -129,7 +129,7 @@ def preparation() -> Preparation | None:
 
 
 def for_srun() -> dict[str, str]:
-    """Return the environment of srun and its tasks, without variables of the batch script's step.
+    """Return the environment of srun and its tasks, without variables of the batch script's
     step.
     """
     of_the_step = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
@@ -144,7 +144,7 @@ def for_srun() -> dict[str, str]:
 
 
 def for_sbatch() -> dict[str, str]:
-    """Return the environment of sbatch, without variables that would override the script's options.
+    """Return the environment of sbatch, without variables that would override the script's
     options.
     """
     dropped = {"SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", *_said_by_csrun("SBATCH")}
@@ -164,9 +164,7 @@ def partition(named: str | None, *, batch: bool) -> str | None:
 
 
 def _said_by_csrun(prefix: str) -> list[str]:
-    """Return whether csrun sets this input variable of Slurm's commands from the layout and
-    options.
-    """
+    """Return input variables of Slurm's commands that csrun sets from layout and options."""
     names = ("DISTRIBUTION", "EXCLUSIVE", "EXPORT", "EXPORT_ENV", "GRES", "HINT", "LABELIO",
              "OUTPUT", "SIGNAL", "STDERRMODE", "STDOUTMODE", "TIMELIMIT")  # fmt: skip
     return [f"{prefix}_{name}" for name in names]

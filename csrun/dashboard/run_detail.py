@@ -1,4 +1,4 @@
-"""One run of the dashboard: progress, tasks, checkpoints, performance, and locations of its files.
+"""One run of the dashboard: progress, tasks, checkpoints, performance, and locations of its
 files.
 """
 

@@ -69,7 +69,7 @@ class RunRows(msgspec.Struct, frozen=True):
 
 
 def model_dirs_below(folder: Path) -> tuple[list[Path], bool]:
-    """Return the model_dirs in a folder, or itself; and whether there are more than a scan visits.
+    """Return the model_dirs in a folder, or itself; and whether there are more than a scan
     visits.
     """
     found: list[Path] = []

@@ -44,7 +44,7 @@ def fetches(
 def _free_from(
     groups: Sequence[Group], order: Sequence[Sequence[int]], visit: int, group: int
 ) -> int | None:
-    """Return the first visit at which a group's slot is free; None if the group is still resident.
+    """Return the first visit at which a group's slot is free; None if the group is still
     resident.
     """
     for before in reversed(range(visit)):

@@ -107,7 +107,7 @@ class BoundKernel:
         del kept
 
     def set_arguments(self, *values: Any) -> list[Array]:
-        """Set the inputs and numbers of the next run; the caller keeps the returned arrays alive.
+        """Set the inputs and numbers of the next run; the caller keeps the returned arrays
         alive.
         """
         inputs = [

@@ -16,7 +16,7 @@ _MOST_KEPT = 64  # calls cached for each product, by the addresses of its inputs
 
 @dataclass(frozen=True)
 class ProductBinder:
-    """Function of the program that binds a matrix product; NumPy's form is used for other layouts.
+    """Function of the program that binds a matrix product; NumPy's form is used for other
     layouts.
     """
 

@@ -17,7 +17,7 @@ class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fabric region of a layer of a replica; in weight streaming each layer uses the whole fabric.
+    """Fabric region of a layer of a replica; in weight streaming each layer uses the whole
     fabric.
     """
 

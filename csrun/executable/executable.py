@@ -97,7 +97,7 @@ class Executable:
         return program
 
     def over(self, owner: Plan) -> "Executable":
-        """Return this Executable over the store of another; CsrunError if the store does not fit.
+        """Return this Executable over the store of another; CsrunError if the store does not
         fit.
         """
         return replace(self, plan=over_store_of(owner, self.plan))
@@ -107,7 +107,7 @@ class Executable:
         return replace(self, plan=with_store(self.plan, store))
 
     def with_window(self, nbytes: int) -> "Executable":
-        """Return this Executable with its own store, and a gradient window of at least this size.
+        """Return this Executable with its own store, and a gradient window of at least this
         size.
         """
         return replace(self, plan=with_window(self.plan, nbytes))
@@ -262,7 +262,7 @@ def is_in_plan(text: str, directory: Path) -> bool:
 
 @dataclass(frozen=True)
 class _OpenDirectory:
-    """An open compile directory; accessed by descriptor, so it cannot be replaced while it is read.
+    """An open compile directory; accessed by descriptor, so it cannot be replaced while it is
     read.
     """
 

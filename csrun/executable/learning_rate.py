@@ -163,7 +163,7 @@ class StepNumber(
     tag="step_number",
     tag_field="scheduler",
 ):
-    """Placeholder for a schedule: the rate is number `index` of the numbers passed with each step.
+    """Placeholder for a schedule: the rate is number `index` of the numbers passed with each
     step.
     """
 

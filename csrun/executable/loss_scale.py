@@ -84,7 +84,7 @@ def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
 
 
 def misfit(scaling: LossScaling) -> str | None:
-    """Return which constant is out of range, in the words of the original; None if all are valid.
+    """Return which constant is out of range, in the words of the original; None if all are
     valid.
     """
     if scaling.minimum < LEAST_MINIMUM:

@@ -107,7 +107,7 @@ def build(text: str) -> bytes:
 
 
 def _target() -> tuple[Any, Any]:
-    """Return llvmlite's binding and a new target machine; an engine takes ownership of its machine.
+    """Return llvmlite's binding and a new target machine; an engine takes ownership of its
     machine.
     """
     binding = _binding()

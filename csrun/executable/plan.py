@@ -327,7 +327,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sums_words(self) -> bool:
-        """Return whether the wafer's gradients are 16-bit words, which the store sums in float32.
+        """Return whether the wafer's gradients are 16-bit words, which the store sums in
         float32.
         """
         has_sums = self.store.gradients_offset is not None and not self.store.has_half_gradients
@@ -335,7 +335,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
 
     @property
     def order(self) -> tuple[Visit, ...]:
-        """Visits of a step, micro-batch by micro-batch; only the last micro-batch completes groups.
+        """Visits of a step, micro-batch by micro-batch; only the last micro-batch completes
         groups.
         """
         earlier = tuple(msgspec.structs.replace(visit, completes=()) for visit in self.visits)

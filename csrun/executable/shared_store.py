@@ -51,7 +51,7 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
 
 
 def with_store(plan: Plan, store: StoreLayout) -> Plan:
-    """Return the plan with a store that is at least as large; arena buffers are shifted after it.
+    """Return the plan with a store that is at least as large; arena buffers are shifted after
     it.
     """
     more = store.nbytes - plan.store.nbytes if plan.store_in_arena else 0

@@ -1,4 +1,4 @@
-"""Locations in the store: weights, 16-bit words, gradients, optimizer slots, numbers of the steps.
+"""Locations in the store: weights, 16-bit words, gradients, optimizer slots, numbers of the
 steps.
 """
 

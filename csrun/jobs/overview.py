@@ -113,7 +113,7 @@ def nodes(site: Site) -> list[LocalNode]:
 
 
 def systems(site: Site) -> list[SystemStatus]:
-    """Return all CS systems of a site, with the jobs that have them and those that wait for them.
+    """Return all CS systems of a site, with the jobs that have them and those that wait for
     them.
     """
     running = _running(site)

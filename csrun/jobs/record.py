@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the end of a job whose launcher was stopped by an error, whatever its tasks had done.
+    """Return the end of a job whose launcher was stopped by an error, whatever its tasks had
     done.
     """
     if isinstance(error, KeyboardInterrupt):

@@ -51,7 +51,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_age(moment: datetime) -> str:
-    """Format the time since a moment like kubectl: its largest unit, or two if the first is small.
+    """Format the time since a moment like kubectl: its largest unit, or two if the first is
     small.
     """
     seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))

@@ -149,7 +149,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         return self._built
 
     def _give_back(self) -> None:
-        """Set the model's weights to the newest checkpoint's, in the task that has built the model.
+        """Set the model's weights to the newest checkpoint's, in the task that has built the
         model.
         """
         newest = checkpoints.latest(self._model_dir)

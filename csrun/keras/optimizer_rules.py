@@ -140,7 +140,7 @@ def _adam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 
 def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Return NAdam's rule. Source: keras.optimizers.Nadam: PyTorch's, with an immediate momentum.
+    """Return NAdam's rule. Source: keras.optimizers.Nadam: PyTorch's, with an immediate
     momentum.
     """
     return NAdamAttr.of(

@@ -1,4 +1,4 @@
-"""Pooling over preallocated arrays, a tile of planes at a time: one pass per pixel of the windows.
+"""Pooling over preallocated arrays, a tile of planes at a time: one pass per pixel of the
 windows.
 """
 

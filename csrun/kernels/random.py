@@ -95,7 +95,7 @@ class MaskDraw:
             np.greater_equal(levels, self._threshold, out=mask)
 
     def _samples(self, step: StepState, out: Words) -> None:
-        """Return the sample index of each row; a padding row has the mask of the row it copies."""
+        """Write the sample index of each row; a padding row has the mask of the row it copies."""
         np.add(self._rows, step.first_sample, out=out)
         if step.valid < len(self._rows):
             np.remainder(out, step.rows, out=out)

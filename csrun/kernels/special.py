@@ -160,7 +160,7 @@ def narrow_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
 
 
 class _Widened(threading.local):
-    """Memory of a thread, which its next widened words overwrite."""
+    """Memory per thread for the words that were widened last."""
 
     memory = np.empty(0, np.float32)
 

@@ -21,7 +21,7 @@ def require_command(command: tuple[str, ...], example: str) -> None:
 
 
 def check_working_dir() -> None:
-    """Return the working directory of the command.
+    """Check that the working directory of the command exists.
 
     Raises: UsageError if it has been removed meanwhile
     """
@@ -32,7 +32,7 @@ def check_working_dir() -> None:
 
 
 def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
-    """Return the folders that are mounted for the tasks, including those of the site.
+    """Check the folders that are mounted for the tasks, including those of the site.
 
     Raises: UsageError for a path that is not a folder
     """

@@ -155,7 +155,7 @@ def _is_package(path: Path) -> bool:
 
 
 def version_hint(command: UserCommand) -> str | None:
-    """Return a hint for a script of csrun's PyTorch front end with an untested PyTorch; else None.
+    """Return a hint for a script of csrun's PyTorch front end with an untested PyTorch; else
     None.
     """
     if command.script is None:
@@ -175,7 +175,7 @@ def version_hint(command: UserCommand) -> str | None:
 
 
 def interpreter_hint(command: UserCommand) -> str | None:
-    """Return a hint for a script of csrun.nn under the interpreter of PyTorch scripts; else None.
+    """Return a hint for a script of csrun.nn under the interpreter of PyTorch scripts; else
     None.
     """
     script = command.script

@@ -89,7 +89,7 @@ def option_words(options: JobOptions) -> list[str]:
 def srun_words(
     layout: JobLayout, command: tuple[str, ...], resources: Resources
 ) -> tuple[str, ...]:
-    """Return the srun that requests nodes and starts `command` on them; components in rank order.
+    """Return the srun that requests nodes and starts `command` on them; components in rank
     order.
     """
     return _joined(_components(layout, resources), command)
@@ -150,7 +150,7 @@ def batch_script(
     resources: Resources,
     prolog: Iterable[str] = (),
 ) -> str:
-    """Return a script for sbatch that requests a job's nodes and runs `command` on the first one.
+    """Return a script for sbatch that requests a job's nodes and runs `command` on the first
     one.
     """
     first, *others = _components(layout, resources)

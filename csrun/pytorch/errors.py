@@ -72,7 +72,7 @@ def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | N
 
 
 def note_bug(error: BaseException, place: str) -> None:
-    """Add the user's line to an unexpected error, once; OSError, such as a full disk, is not a bug.
+    """Add the user's line to an unexpected error, once; OSError, such as a full disk, is not a
     bug.
     """
     if not isinstance(error, OSError) and not hasattr(error, "__notes__"):

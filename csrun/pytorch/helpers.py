@@ -39,7 +39,7 @@ def summarize_scalar(name: str, value: Any) -> None:
 
 
 def step_closure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function to run in the chief, with plain numbers in place of the loop's tensors.
+    """Decorate a function to run in the chief, with plain numbers in place of the loop's
     tensors.
     """
 

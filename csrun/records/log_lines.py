@@ -32,7 +32,7 @@ class _Printable(logging.Formatter):
 
 
 class _StderrHandler(logging.Handler):
-    """Handler for the current sys.stderr: a progress display replaces it to stay below the lines.
+    """Handler for the current sys.stderr: a progress display replaces it to stay below the
     lines.
     """
 

@@ -18,7 +18,7 @@ SMOOTHING = 0.4  # of Rate; source: the original's tracker, new = (1 - 0.4)·loc
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates in samples per second. rate: smoothed over logging steps; global_rate: since the load.
+    """Rates in samples per second. rate: smoothed over logging steps; global_rate: since the
     load.
     """
 

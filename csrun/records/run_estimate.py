@@ -19,7 +19,7 @@ log = logging.getLogger("csrun")
 
 
 class RoleMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Memory of one task of a role; tasks: number of such tasks; holds: description of the memory.
+    """Memory of one task of a role; tasks: number of such tasks; holds: description of the
     memory.
     """
 
@@ -121,7 +121,7 @@ def estimated_step_s(compiled: Path) -> float | None:
 
 
 class EstimateCheck:
-    """Comparison of a training's steps with the estimate, logged once; estimated_s: time of a step.
+    """Comparison of a training's steps with the estimate, logged once; estimated_s: time of a
     step.
     """
 

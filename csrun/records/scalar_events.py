@@ -41,7 +41,7 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def begun_s(path: Path) -> int:
-    """Return the start time of an event file, in seconds since the epoch; 0 if its name has none.
+    """Return the start time of an event file, in seconds since the epoch; 0 if its name has
     none.
     """
     word = path.name.split(".")[3]

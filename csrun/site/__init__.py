@@ -1,4 +1,4 @@
-"""Hardware of a site: YAML files decoded to frozen structs; `site_configs/` has the shipped ones.
+"""Hardware of a site: YAML files decoded to frozen structs; `site_configs/` has the shipped
 ones.
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def streaming_single_task_nodes(servers: int = 1, swarmx: int = 0) -> int:
-    """Minimum S of weight streaming: one node for the chief and for each MemoryX and SwarmX task.
+    """Minimum S of weight streaming: one node for the chief and for each MemoryX and SwarmX
     task.
     """
     return 1 + servers + swarmx

@@ -95,7 +95,7 @@ class _Attempts:
     each: Sequence["_Attempt"]
 
     def take(self) -> list[FileLock] | None:
-        """Return the locks of all; None, without holding any, while there is something to wait for.
+        """Return the locks of all; None, without holding any, while there is something to wait
         for.
         """
         with ExitStack() as undo:

@@ -232,8 +232,7 @@ def _place_shared(path: Path) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file of the owner alone; a link is not followed, since its target would be
-    truncated.
+    """Open a lock file of the owner only, without following links, whose target it would truncate.
 
     Other accounts must not be able to open it, because then they could hold it.
     """

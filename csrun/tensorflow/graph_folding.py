@@ -63,7 +63,7 @@ def _static_shapes(op: Any) -> dict[str, Array] | None:
 
 
 def _evaluated(wanted: Mapping[str, Any], fed: Mapping[str, Array]) -> dict[str, Array]:
-    """Evaluate tensors; constants of the graph are read without a session, which would take longer.
+    """Evaluate tensors; constants of the graph are read without a session, which would take
     longer.
     """
     plain = {name: t for name, t in wanted.items() if t.op.type == "Const"}

@@ -145,7 +145,7 @@ def _turns(schedules: list[Schedule]) -> Iterator[int]:
 
 
 def _warmed(schedules: list[Schedule]) -> list[Schedule]:
-    """Yield each schedule after each linear warm-up from 0."""
+    """Return each schedule after each linear warm-up from 0."""
     rises = [
         s.steps for s in schedules if isinstance(s, Polynomial) and not s.at(0) and s.power == 1
     ]

@@ -57,7 +57,7 @@ class Collector:
         return SiteSnapshot(self._site.name, now(), self._systems, jobs, detail)
 
     def jobs(self) -> tuple[JobLine, ...]:
-        """Return the current jobs of the site. Raises: CsrunError if the scheduler does not answer
+        """Return the current jobs of the site. Raises: CsrunError if the scheduler does not
         answer
         """
         self._ask()

@@ -98,7 +98,7 @@ class RunValues:
 
 
 def progress_of(points: tuple[LoggedStep, ...], telemetry: Telemetry | None) -> RunProgress:
-    """Return progress from logged steps and, of a running job, its telemetry; at least one exists.
+    """Return progress from logged steps and, of a running job, its telemetry; at least one
     exists.
     """
     newest = points[-1].values if points else {}

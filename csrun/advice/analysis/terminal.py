@@ -111,7 +111,7 @@ def _section(title: str, lines: Iterable[str], console: Console) -> None:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], console: Console) -> None:
-    """Return a table with a column of names and columns of numbers."""
+    """Print a table with a column of names and columns of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column == "stage" else "right")

@@ -21,7 +21,7 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Samples are on the first axis of all operands, including a mask that differs between samples.
+    """Samples are on the first axis of all operands, including a mask that differs between
     samples.
     """
     is_backward = isinstance(op, AttentionBackwardOp)

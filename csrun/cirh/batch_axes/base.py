@@ -139,7 +139,7 @@ def follow_gradient(found: Dependence, grad: Dependence) -> Dependence:
 def combine_dependences(
     samples: Sequence[Dependence], others: Sequence[Dependence], before: int
 ) -> Dependence:
-    """Return the dependence of values that all have samples on the same axis, before axis `before`.
+    """Return the dependence of values that all have samples on the same axis, before axis
     `before`.
     """
     if len({one.place for one in samples}) > 1:

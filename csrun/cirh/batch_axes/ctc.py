@@ -25,7 +25,7 @@ def loss(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """A zero gradient times an infinite loss's gradient is NaN, except after the end of an input.
+    """A zero gradient times an infinite loss's gradient is NaN, except after the end of an
     input.
     """
     input_lengths = of[3]

@@ -175,7 +175,7 @@ class CirhOp(IRDLOperation):
 
     @classmethod
     def operand_name(cls, index: int) -> str:
-        """Return the name of an operand by its index; a variadic one is the last, and has several.
+        """Return the name of an operand by its index; a variadic one is the last, and has
         several.
         """
         names = [name for name, _ in cls.get_irdl_definition().operands]
@@ -291,7 +291,7 @@ class ElementwiseOp(CirhOp):
 
 
 class UnaryOp(ElementwiseOp):
-    """One operand, and a result of the same type; with a `dim`, elementwise except along that axis.
+    """One operand, and a result of the same type; with a `dim`, elementwise except along that
     axis.
     """
 

@@ -136,7 +136,7 @@ def prompt_for_lines(shell: Shell) -> int:
 
 
 def _attempt(line: str, shell: Shell, where: str = "") -> int:
-    """Run the command of a line, if any; print the reason of a failure, and return the exit code.
+    """Run the command of a line, if any; print the reason of a failure, and return the exit
     code.
     """
     try:
@@ -172,7 +172,7 @@ def _session(shell: Shell) -> "PromptSession[str]":
 
 
 def _history() -> "History":
-    """Return the history of all of the user's shells; only of this one if no file can be written.
+    """Return the history of all of the user's shells; only of this one if no file can be
     written.
     """
     from prompt_toolkit.history import InMemoryHistory

@@ -99,7 +99,7 @@ class Graph:
         return isinstance(owner, Operation) and self._places[owner] < self._places[operation]
 
     def runs_at(self, operation: Operation) -> int:
-        """Return the position of the kernel that covers an operator, or its own if none does yet.
+        """Return the position of the kernel that covers an operator, or its own if none does
         yet.
         """
         return self.taken.get(operation, self._places[operation])
@@ -253,7 +253,7 @@ class Graph:
         )
 
     def _readers_there(self, base: SSAValue) -> list[Operation]:
-        """Return the operators that read the memory of a base, including values that overwrite it.
+        """Return the operators that read the memory of a base, including values that overwrite
         it.
         """
         found, copied = list(self.readers(base)), base.owner

@@ -34,7 +34,7 @@ Numbers = dict[SSAValue, str]
 
 
 def view_of(op: Operation, x: Array) -> Array | None:
-    """Return the view of an operand that a view operator makes; None if strides cannot express it.
+    """Return the view of an operand that a view operator makes; None if strides cannot express
     it.
     """
     match op:

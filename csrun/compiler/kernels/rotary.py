@@ -13,7 +13,7 @@ from csrun.compiler.graph.kernel import Matcher, Name, Phase, UnaryKernel
 
 @dataclass(frozen=True)
 class Rotary(UnaryKernel):
-    """Rotation of pairs of the first `size` values of the last axis, by their position along `dim`.
+    """Rotation of pairs of the first `size` values of the last axis, by their position along
     `dim`.
     """
 

@@ -71,7 +71,7 @@ class CrossEntropyForward(LoopKernel):
 
     @abstractmethod
     def formula(self, old: Values) -> Values:
-        """Return the `losses` of the rows, and the arrays for backward, from `logits` and `labels`.
+        """Return the `losses` of the rows, and the arrays for backward, from `logits` and
         `labels`.
         """
 

@@ -83,7 +83,7 @@ class LookupPart(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Return scratch: the row of the shard for each index, whether it is in it, and the rows.
+        """Return scratch: the row of the shard for each index, whether it is in it, and the
         rows.
         """
         stem = self.out.name

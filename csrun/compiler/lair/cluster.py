@@ -165,7 +165,7 @@ class _Clustering:
     def _kept(
         self, loops: frozenset[int], readers: Iterable[Operation], of: Sequence[Cluster]
     ) -> frozenset[int]:
-        """Return the clusters and loops in which operators read clusters by rows."""
+        """Return those of the loops in which all readers read the clusters `of` by rows."""
         for op in readers:
             for value in operands_of(op):
                 if loops and self._cluster_of_base(value) in of:
@@ -173,7 +173,7 @@ class _Clustering:
         return loops
 
     def _readers_in(self, small: Cluster, large: Cluster) -> list[Operation]:
-        """Return the members of one cluster that read another."""
+        """Return the members of `large` that read members of `small`."""
         readers = (r for op in small.members for r in self._graph.readers(op.results[0]))
         return [reader for reader in readers if self.cluster_of.get(reader) is large]
 

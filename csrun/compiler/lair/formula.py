@@ -184,9 +184,7 @@ class FormulaValue:
 
 
 def _by_rows(own: Shape, space: Shape) -> AffineMap:
-    """Return whether values are by rows: a single axis is that of the rows, otherwise it
-    broadcasts.
-    """
+    """Return the index map of an operand: a single axis is that of the rows, others broadcast."""
     if len(own) == 1 and own[0] == space[0]:
         return AffineMap(len(space), 0, (AffineExpr.dimension(0),))
     return map_of(own, space)

@@ -114,7 +114,7 @@ class ProgramFunction(ABC):
 
     @cached_property
     def names(self) -> dict[Array, str]:
-        """Return the parameter of each array: the last component of its name, without its number.
+        """Return the parameter of each array: the last component of its name, without its
         number.
         """
         found: dict[Array, str] = {}
@@ -156,7 +156,7 @@ class KernelFunction(ProgramFunction):
 
     @cached_property
     def _arguments(self) -> dict[str, str]:
-        """Return the parameter of each number: its text, if that is a name or a field of the step.
+        """Return the parameter of each number: its text, if that is a name or a field of the
         step.
         """
         names = {}

@@ -64,7 +64,7 @@ class Space:
         return prod(n for d, n in enumerate(self.shape[: self.leading]) if d not in self.summed)
 
     def rows_of(self, own: Shape) -> int | None:
-        """Return the rows of an operand of this shape: all, 0 for none; None if it is not by rows.
+        """Return the rows of an operand of this shape: all, 0 for none; None if it is not by
         rows.
         """
         missing = len(self.shape) - len(own)
@@ -112,7 +112,7 @@ class Space:
 
 
 def loops_of(op: Operation, graph: Graph) -> dict[int, int]:
-    """Return the numbers of rows that a loop over an operator may have, each with its leading axes.
+    """Return the numbers of rows that a loop over an operator may have, each with its leading
     axes.
     """
     shape = space_of(op)

@@ -97,7 +97,7 @@ class Corrected(Moments):
 
 
 def decay_factor(optimizer: Optimizer, decoupled: bool) -> list[str]:
-    """Return a line for the factor of the weights, if weight decay is decoupled from the gradient.
+    """Return a line for the factor of the weights, if weight decay is decoupled from the
     gradient.
     """
     if decoupled and optimizer.weight_decay:

@@ -106,7 +106,7 @@ class _Copying:
             Rewriter.insert_op(update, InsertPoint.after(_owner(copy)))
 
     def _last(self, update: UpdatingOp) -> Operation:
-        """Return the last of the loss, the gradient's computation, and the layer's last operator.
+        """Return the last of the loss, the gradient's computation, and the layer's last
         operator.
         """
         scope, source = update.properties.get("scope"), update.grad.owner
@@ -126,7 +126,7 @@ def _owner(value: SSAValue) -> Operation:
 
 
 def _is_written(update: UpdatingOp) -> bool:
-    """Return whether a kernel writes the gradient directly to the parameter's place in the store.
+    """Return whether a kernel writes the gradient directly to the parameter's place in the
     store.
     """
     found = written_by(update)

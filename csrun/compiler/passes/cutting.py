@@ -355,7 +355,7 @@ def _term(
     whole: SSAValue | None = None,
     own: SSAValue | None = None,
 ) -> SSAValue:
-    """Return a shard's rows of a summand of the gradient; `own` are the shard's columns of `whole`.
+    """Return a shard's rows of a summand of the gradient; `own` are the shard's columns of
     `whole`.
     """
     op = term.op

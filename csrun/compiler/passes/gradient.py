@@ -32,7 +32,7 @@ class GradientPass(Pass):
     name: ClassVar[str] = "gradient"
 
     def apply(self, module: ModuleOp) -> Done:
-        """Differentiate the loss of each `minimize`, and count the parameters that it depends on.
+        """Differentiate the loss of each `minimize`, and count the parameters that it depends
         on.
         """
         lines = []

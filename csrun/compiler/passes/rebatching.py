@@ -196,7 +196,7 @@ class _PartBuilder:
         return known[axis, rows]
 
     def _with_rows(self, op: CirhOp, axis: int, rows: int) -> CirhOp:
-        """Return an operator of equal rows, as `is_alike` finds them, with another number of them.
+        """Return an operator of equal rows, as `is_alike` finds them, with another number of
         them.
         """
         kind = type_of(op.results[0])

@@ -98,7 +98,7 @@ class ConstantFolding(Rewrite):
 
 @dataclass(frozen=True)
 class Fusion(Rewrite):
-    """Before: forward operators. After: a matrix product and the bias added to it are one operator.
+    """Before: forward operators. After: a matrix product and the bias added to it are one
     operator.
     """
 

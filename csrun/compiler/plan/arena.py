@@ -153,7 +153,7 @@ def with_store(
 
 
 def has_half_gradients(model: MatchedModel, options: CompileOptions) -> bool:
-    """Return whether gradients in the store are 16-bit words: not summed, and not modified there.
+    """Return whether gradients in the store are 16-bit words: not summed, and not modified
     there.
     """
     if model.storage is None or options.run_mode is not RunMode.TRAIN:
@@ -241,7 +241,7 @@ def _too_large(
 
 
 def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
-    """Return the remedy; fits: maximum number of samples at a time that would fit, 0 if none does.
+    """Return the remedy; fits: maximum number of samples at a time that would fit, 0 if none
     does.
     """
     smaller = [f"lower batch_size to {fits * options.systems}"] if fits else []

@@ -103,7 +103,7 @@ def moved(rectangle: Rectangle, source: Rectangle, target: Rectangle) -> Rectang
 
 
 def pes_needed(demands: Demands, part: Rectangle) -> int:
-    """Return the PEs in whole columns of `part` that hold the layers' memory; may exceed the part.
+    """Return the PEs in whole columns of `part` that hold the layers' memory; may exceed the
     part.
     """
     areas = demands.areas(0.0)
@@ -134,7 +134,7 @@ def arrange(demands: Demands, wires: Sequence[Wire], part: Rectangle) -> tuple[R
 
 
 def wire_length(plan: Sequence[Rectangle], wires: Sequence[Wire]) -> float:
-    """Return the sum of the distances between centres of connected layers, along columns and rows.
+    """Return the sum of the distances between centres of connected layers, along columns and
     rows.
     """
     centres = [(r.x + r.width / 2, r.y + r.height / 2) for r in plan]
@@ -143,7 +143,7 @@ def wire_length(plan: Sequence[Rectangle], wires: Sequence[Wire]) -> float:
 
 
 def _cuts(areas: Integers, height: int) -> list[Cut]:
-    """Yield cuts into 1, 2, … strips of about equal area, and one strip per layer.
+    """Return cuts into 1, 2, … strips of about equal area, and one strip per layer.
 
     A layer larger than a strip gets one for itself. No strip has more layers than rows.
     """

@@ -107,7 +107,7 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
 
 
 class _PlacedLives:
-    """Placed lifetimes, sorted by offset; one column per field, since deep models have thousands.
+    """Placed lifetimes, sorted by offset; one column per field, since deep models have
     thousands.
     """
 

@@ -205,7 +205,7 @@ class _LayerRates:
 
 
 def _flops(layer: Layer) -> int:
-    """Return a minibatch's FLOPs; one for a layer that only moves data, so that its rate is finite.
+    """Return a minibatch's FLOPs; one for a layer that only moves data, so that its rate is
     finite.
     """
     return max(layer.forward_flops + layer.backward_flops, 1)

@@ -162,7 +162,7 @@ def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
 
 
 def _check_parts(parameters: Sequence[Parameter]) -> None:
-    """Check that the shards of a tensor, which a checkpoint has as one, are adjacent in the store.
+    """Check that the shards of a tensor, which a checkpoint has as one, are adjacent in the
     store.
     """
     ends: dict[str, int] = {}

@@ -164,7 +164,7 @@ def _unquoted(value: str) -> str:
 
 
 def _require_own_model_dirs(elements: Sequence[ArrayElement], script: ArrayScript) -> None:
-    """Raises: UsageError if elements would write to one model_dir, and resume each other's training
+    """Raises: UsageError if elements would write to one model_dir, and resume each other's
     training
     """
     named = [each.model_dir for each in elements if each.model_dir is not None]

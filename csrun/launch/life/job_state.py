@@ -79,8 +79,7 @@ TRANSITIONS = frozenset(
 class TaskExited:
     """A task's process has exited; `report` was written before.
 
-    step: last known step of the training.
-    is_lost: its node agent or server is lost, too, so it cannot be restarted there.
+    step: last known step of the training. is_lost: its node agent is lost, too: no restart there.
     """
 
     name: str

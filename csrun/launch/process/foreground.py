@@ -238,7 +238,7 @@ def _relayed(info: signal.struct_siginfo) -> int | None:
 
 
 class GroupKeys:
-    """Record of the key signals that a program has sent to the whole group, kept by the guardian.
+    """Record of the key signals that a program has sent to the whole group, kept by the
     guardian.
     """
 

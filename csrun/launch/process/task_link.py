@@ -20,7 +20,7 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def bind_link(job_dir: Path, name: str) -> socket.socket:
-    """Create the socket in the job folder for messages of its tasks, with the sender's credentials.
+    """Create the socket in the job folder for messages of its tasks, with the sender's
     credentials.
     """
     # Socket paths are limited to 108 bytes, job folders are not: use the folder's descriptor.
@@ -56,7 +56,7 @@ def receive(link: socket.socket) -> Message | None:
 
 
 def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
-    """Return the account that sent a datagram, according to the kernel; unix(7), SCM_CREDENTIALS.
+    """Return the account that sent a datagram, according to the kernel; unix(7),
     SCM_CREDENTIALS.
     """
     for level, kind, data in ancillary:

@@ -89,7 +89,7 @@ def holds(found: Sequence[JobComponent], gres: str | None) -> bool:
 
 
 def lacks(found: Sequence[JobComponent], needs: Sequence[tuple[int, int]]) -> str:
-    """Return why components, or one job without components, are too small for a layout; else empty.
+    """Return why components, or one job without components, are too small for a layout; else
     empty.
     """
     if len(found) == 1 and len(needs) > 1:

@@ -223,7 +223,7 @@ def _ready(place: environment.SlurmPlace) -> mailbox.NodeReady:
 
 
 def main(argv: list[str]) -> int:
-    """Run the agent of the node in Slurm's variables; the module docstring describes the arguments.
+    """Run the agent of the node in Slurm's variables; the module docstring describes the
     arguments.
     """
     folder, modules = JobFolder(Path(argv[0])), argv[1]

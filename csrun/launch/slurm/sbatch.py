@@ -108,7 +108,7 @@ def script(
     systems: tuple[str, ...],
     prolog: tuple[str, ...] = (),
 ) -> str:
-    """Return the script that requests the job's nodes and runs the same csrun_wse on the first one.
+    """Return the script that requests the job's nodes and runs the same csrun_wse on the first
     one.
     """
     layout = job_plan.layout

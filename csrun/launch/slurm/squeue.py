@@ -32,7 +32,7 @@ _UNAVAILABLE = re.compile(r"UnavailableNodes:(\S+)")
 
 
 def waits_for(reason: str) -> str:
-    """Return the reason why a job is pending, in Slurm's words, or the nodes that accept no jobs.
+    """Return the reason why a job is pending, in Slurm's words, or the nodes that accept no
     jobs.
     """
     missing = _UNAVAILABLE.search(reason)

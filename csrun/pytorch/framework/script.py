@@ -1,4 +1,4 @@
-"""Settings, objects and counters of a script, as registered by `initialize`, `module` and others.
+"""Settings, objects and counters of a script, as registered by `initialize`, `module` and
 others.
 """
 

@@ -1,4 +1,4 @@
-"""Loss scaling of the script, from the keys of its params file, with the scale in its checkpoints.
+"""Loss scaling of the script, from the keys of its params file, with the scale in its
 checkpoints.
 """
 

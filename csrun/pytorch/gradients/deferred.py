@@ -281,7 +281,7 @@ class Gradients:
 
     @property
     def may_be_edited_otherwise(self) -> bool:
-        """True if the step has edits that the previous step does not have, or if those are unknown.
+        """True if the step has edits that the previous step does not have, or if those are
         unknown.
         """
         return self._calls.edits.may_be_others

@@ -110,7 +110,7 @@ class Edits:
         return self._kept
 
     def so_far(self, assigned: dict[str, Place | None]) -> "KeptEdits":
-        """Return all edits of the previous step while this one makes the same; else those so far.
+        """Return all edits of the previous step while this one makes the same; else those so
         far.
         """
         if self._is_other:
@@ -150,7 +150,7 @@ class Edits:
 
     @property
     def may_be_others(self) -> bool:
-        """True if the step has edits that the previous step does not have, or if those are unknown.
+        """True if the step has edits that the previous step does not have, or if those are
         unknown.
         """
         return self._is_other or not self._is_known

@@ -36,7 +36,7 @@ MOST_BETWEEN = 8  # tried numbers of other draws between two passes: four loader
 
 
 class PassSeeds(msgspec.Struct, frozen=True, array_like=True):
-    """Seeds that torch draws at the beginning of a pass: the workers' base seed, and the sampler's.
+    """Seeds that torch draws at the beginning of a pass: the workers' base seed, and the
     sampler's.
     """
 

@@ -138,7 +138,7 @@ def _set(target: Any, place: PathStep, value: Any) -> None:
 
 
 def _pack(value: Any) -> Any:
-    """Encode a value for msgpack: unsupported types become lists that begin with the type's name.
+    """Encode a value for msgpack: unsupported types become lists that begin with the type's
     name.
     """
     if isinstance(value, torch.Tensor):

@@ -122,9 +122,7 @@ class LoopSteps:
         self._is_over = True
 
     def stop(self, error: BaseException) -> CaptureError | None:
-        """End the loop after an error; return the error to raise instead, if a step is being
-        recorded.
-        """
+        """End the loop after an error; return the error to raise instead in a recorded step."""
         self._weight_calls.end()
         said, self._is_over = None, True
         if self._step is not None and self._step.recorded is not None:

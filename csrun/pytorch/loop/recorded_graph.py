@@ -111,7 +111,7 @@ class RecordedGraph:
         return changed.first_line(self.recording)
 
     def take_with_step(self, changed: ChangedValues, like: StepVariant) -> None:
-        """Make values inputs of the step's program, besides those that a variant's program takes.
+        """Make values inputs of the step's program, besides those that a variant's program
         takes.
         """
         first = like.recording

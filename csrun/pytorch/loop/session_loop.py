@@ -102,7 +102,7 @@ class SessionLoop(LoopSteps):
         self._accumulation.end_recorded(step)
 
     def _end_early(self) -> None:
-        """End the recording of a step before `optimizer.step()`; later edits are recorded as edits.
+        """End the recording of a step before `optimizer.step()`; later edits are recorded as
         edits.
         """
         step = self._step

@@ -144,7 +144,7 @@ class UpdatingLoop(SessionLoop):
         own(is_none)
 
     def refuse_loading(self) -> None:
-        """Raises: UsageError for optimizer.load_state_dict in the block, which creates new tensors
+        """Raises: UsageError for optimizer.load_state_dict in the block, which creates new
         tensors
         """
         raise UsageError(

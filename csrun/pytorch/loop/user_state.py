@@ -62,7 +62,7 @@ class UserState:
 
     @property
     def are_gone(self) -> bool:
-        """True if the values of the script's last step are lost, since an earlier run computed it.
+        """True if the values of the script's last step are lost, since an earlier run computed
         it.
         """
         return self._run.replay.has_lost_weights

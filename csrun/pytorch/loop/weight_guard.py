@@ -43,7 +43,7 @@ class GuardedState(Protocol):
         """Copy the store's values to the user's tensors."""
 
     def note_write(self, name: str) -> bool:
-        """Note that a tensor of the model is about to be written; False if the write is not needed.
+        """Note that a tensor of the model is about to be written; False if the write is not
         needed.
         """
 

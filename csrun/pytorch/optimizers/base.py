@@ -1,4 +1,4 @@
-"""Rules that convert PyTorch's optimizers to CIRH's learning algorithms, and their state both ways.
+"""Rules that convert PyTorch's optimizers to CIRH's learning algorithms, and their state both
 ways.
 """
 

@@ -1,4 +1,4 @@
-"""Wrapper of the optimizer's `state` in a Session's block: reads use the store, writes are refused.
+"""Wrapper of the optimizer's `state` in a Session's block: reads use the store, writes are
 refused.
 """
 

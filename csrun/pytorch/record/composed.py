@@ -161,7 +161,7 @@ def linear_cross_entropy(recorder: Any, *given: Any, options: Any = None, **othe
 
 
 def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """Scatter, which checks the range of labels; PyTorch's own compares each label with each class.
+    """Scatter, which checks the range of labels; PyTorch's own compares each label with each
     class.
     """
     if num_classes < 1 or not isinstance(tensor, torch.Tensor) or not tensor.dim():

@@ -117,7 +117,7 @@ class FreshTensors:
         )
 
     def _at(self, of: _Fresh, geometry: Geometry) -> TracedTensor:
-        """Return the view with a geometry, recorded again, since kept views change with each write.
+        """Return the view with a geometry, recorded again, since kept views change with each
         write.
         """
         assert of.traced is not None, "it was taken"

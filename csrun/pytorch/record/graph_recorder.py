@@ -98,7 +98,7 @@ class GraphRecorder:
         kwargs: Mapping[str, Any],
         forward: int | None = None,
     ) -> Any:
-        """Record an operator and return its results in its own structure. name: None for its own.
+        """Record an operator and return its results in its own structure. name: None for its
         own.
         """
         if call is strided:  # a view by a function of csrun's
@@ -225,7 +225,7 @@ class GraphRecorder:
         return self.plain.traced(tensor)
 
     def _is_input(self, tensor: torch.Tensor) -> bool:
-        """True for a tensor of the script that a recorded step may differentiate with respect to.
+        """True for a tensor of the script that a recorded step may differentiate with respect
         to.
         """
         if not self.has_updates or isinstance(tensor, torch.nn.Parameter):

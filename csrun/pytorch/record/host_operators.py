@@ -159,7 +159,7 @@ class HostOperators:
     def _reader_of(
         self, tensors: Sequence[torch.Tensor]
     ) -> Callable[[TracedTensor], torch.Tensor] | None:
-        """Return the function that gives the numbers of operands; None if no operator is recorded.
+        """Return the function that gives the numbers of operands; None if no operator is
         recorded.
         """
         recorder = self._recorder

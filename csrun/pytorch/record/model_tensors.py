@@ -135,7 +135,7 @@ def tensors_of(modules: Mapping[str, torch.nn.Module]) -> list[tuple[str, torch.
 
 
 def _named(modules: Mapping[str, torch.nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
-    """Yield the same as PyTorch's `named_parameters` or `named_buffers`, without another traversal.
+    """Yield the same as PyTorch's `named_parameters` or `named_buffers`, without another
     traversal.
     """
     seen: set[int] = set()

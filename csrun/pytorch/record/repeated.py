@@ -223,7 +223,7 @@ def _kept(argument: Any) -> Any:
 def _traced(
     wanted: Sequence[Any], given: Sequence[Any], of_model: Callable[[Any], Any]
 ) -> list[Any] | None:
-    """Return the arguments of a call with traced tensors; None if they are not the expected ones.
+    """Return the arguments of a call with traced tensors; None if they are not the expected
     ones.
     """
     if len(wanted) != len(given):
@@ -259,4 +259,4 @@ def _are_equal(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 
 def _is_no_tensor(argument: Any) -> None:
-    """Return whether a keyword argument is not a tensor of the model."""
+    """Return None: a keyword argument is never a tensor of the model."""

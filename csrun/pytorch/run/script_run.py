@@ -182,7 +182,7 @@ class ScriptRun(StepQueue):
             self._restart_machine()
 
     def suspend(self, word: Results) -> None:
-        """Release the system until another Session of this run. word: message to the other tasks.
+        """Release the system until another Session of this run. word: message to the other
         tasks.
         """
         if self.is_open:

@@ -126,7 +126,7 @@ class StepQueue:
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
-        """Context manager of an open pass; after it the loop may change the data of queued steps.
+        """Context manager of an open pass; after it the loop may change the data of queued
         steps.
         """
         try:

@@ -1,4 +1,4 @@
-"""Results that the host computes from each step's batch, in steps that do not run forward's Python.
+"""Results that the host computes from each step's batch, in steps that do not run forward's
 Python.
 """
 
@@ -19,7 +19,7 @@ Known = Mapping[Ref, torch.Tensor]
 
 
 class HostResults(NamedTuple):
-    """Values of one step. is_exact: all results have the shapes of step 1, including unused ones.
+    """Values of one step. is_exact: all results have the shapes of step 1, including unused
     ones.
     """
 

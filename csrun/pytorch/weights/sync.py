@@ -93,7 +93,7 @@ class WeightSync:
         read_weights(self.model, state)
 
     def keep_weights(self) -> None:
-        """Make values of earlier steps keep the weights, because the model is about to get others.
+        """Make values of earlier steps keep the weights, because the model is about to get
         others.
         """
         copies: dict[int, torch.Tensor] = {}

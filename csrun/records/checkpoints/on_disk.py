@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def undrawn(self) -> tuple[str, ...]:
-        """Weights of the model that are missing in a converted checkpoint and will be initialized.
+        """Weights of the model that are missing in a converted checkpoint and will be
         initialized.
         """
         return tuple(self.identity.get(UNDRAWN, "").split())

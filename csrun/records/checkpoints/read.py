@@ -157,7 +157,7 @@ class Checkpoint:
         return lines
 
     def differences(self, state: Mapping[str, Array]) -> list[str]:
-        """Return one line for each tensor that is missing, unexpected, or of another shape or type.
+        """Return one line for each tensor that is missing, unexpected, or of another shape or
         type.
         """
         found = self.manifest.tensors

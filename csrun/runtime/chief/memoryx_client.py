@@ -204,7 +204,7 @@ class ChiefStores:
         return UpdateHold(copying_order(self._plan), lambda count: None, end, sent)
 
     def state(self, plan: Plan) -> StoreState:
-        """Return the state of all tasks, in the order of one store, and the numbers of the steps.
+        """Return the state of all tasks, in the order of one store, and the numbers of the
         steps.
         """
         states, numbers, parts = zip(*(each.state(plan) for each in self._each), strict=True)

@@ -211,7 +211,7 @@ class RunPeers:
         self._pushed[source].push(batch)
 
     def feed(self, request: RunRequest) -> RingSource:
-        """Connect the peers, and read the streamers' batches here; there is no wafer and no step.
+        """Connect the peers, and read the streamers' batches here; there is no wafer and no
         step.
         """
         plan, names = request.executable.plan, request.feeding.streamers

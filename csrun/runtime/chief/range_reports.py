@@ -1,4 +1,4 @@
-"""Reports on the ranges of weights, gradients and activations, and on the operator that overflows.
+"""Reports on the ranges of weights, gradients and activations, and on the operator that
 overflows.
 """
 
@@ -84,7 +84,7 @@ class RangeReports:
 
 
 def range_reports(machine: Machine, folder: Path, every: int | None) -> RangeReports | None:
-    """Return the reports of a training; None if not requested, or if nothing is stored in 16 bits.
+    """Return the reports of a training; None if not requested, or if nothing is stored in 16
     bits.
     """
     half = machine.plan.storage

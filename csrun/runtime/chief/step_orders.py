@@ -56,7 +56,7 @@ class OrderSplitter:
 
 
 def nothing_counts(plan: Plan, number: int) -> str:
-    """Return the message that no label of the batch counts, for this index of the batch's counts.
+    """Return the message that no label of the batch counts, for this index of the batch's
     counts.
     """
     ranges = [(spec.name, one.ignore_index) for spec in plan.inputs for one in spec.labels]
@@ -76,8 +76,8 @@ def evaluate(
     metrics.
 
     step: global step of the checkpoint being evaluated.
-    losses: if the loss is a sum of means over different kinds of labels, functions of each; the
-        result is the sum of their means.
+    losses: if the loss is a sum of means over different kinds of labels, the host call that returns
+        these means; the result is their sum.
 
     The loss is the mean over all samples or labels that count; NaN if none does.
     """

@@ -1,4 +1,4 @@
-"""Chief's clients of the streamers: requests for batches, and transfer of their rings to readers.
+"""Chief's clients of the streamers: requests for batches, and transfer of their rings to
 readers.
 """
 

@@ -247,8 +247,7 @@ class Training:
         return self._numbers.norms(first, count)
 
     def write(self, values: Mapping[str, Array]) -> None:
-        """Continue from other weights, by name; a checkpoint of the step just computed keeps the
-        old ones.
+        """Continue from other weights, by name; a checkpoint of the last step keeps the old ones.
 
         A run that resumes from that checkpoint makes the same change again. The machine must accept
         writes.
@@ -264,9 +263,7 @@ class Training:
         self._machine.written()
 
     def save(self) -> None:
-        """Save unless the newest checkpoint is of this step; the checkpoint is complete on return.
-        return.
-        """
+        """Save unless the newest checkpoint is of this step; it is complete on return."""
         if self._saving.newest != self.step:
             self._save()
         self._saving.wait()
@@ -303,9 +300,7 @@ class Training:
         return names[self.step % len(names)] if self._options.apart and names else None
 
     def _steps_of(self, done: StepsDone, gathering: Gathering | None) -> int:
-        """Return the number of steps that an order has ended; the loss of the last one is then
-        known.
-        """
+        """Return how many steps an order has ended; then the loss of the last one is known."""
         if gathering is None:
             if done.done:
                 self._result = self._program.result(done.done - 1, self.step + done.done - 1)

@@ -72,7 +72,7 @@ class _StoreParts:
 
 
 class _RemoteStore:
-    """The store while it is served; the wafer's requests arrive on the channel's bulk connection.
+    """The store while it is served; the wafer's requests arrive on the channel's bulk
     connection.
     """
 

@@ -173,7 +173,7 @@ class BatchSender:
         cost: Production = NO_PRODUCTION,
         number: int = 0,
     ) -> None:
-        """Send the slot: its production (None at the end of the data), its batch index, its pass.
+        """Send the slot: its production (None at the end of the data), its batch index, its
         pass.
         """
         write_header(self._slot, made, index, cost, number)

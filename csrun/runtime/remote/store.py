@@ -95,7 +95,7 @@ class StoreLink:
     def send_gradients(
         self, group: int, step: int, gradients: Array, sent: Callable[[], None]
     ) -> None:
-        """Request an update; `sent` is called in the sending thread once the gradients may change.
+        """Request an update; `sent` is called in the sending thread once the gradients may
         change.
         """
 

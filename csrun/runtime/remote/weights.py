@@ -182,7 +182,7 @@ class RemoteWeights:
                 self._fetch(first)
 
     def loss_scale(self, step: int) -> float:
-        """Return the loss scale of a step; MemoryX replies after the update of the previous step.
+        """Return the loss scale of a step; MemoryX replies after the update of the previous
         step.
         """
         end = self._end_of[self._plan.deliveries[0]]

@@ -275,8 +275,8 @@ def require_finite(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> 
     """Check that there is no NaN and no Inf, for `runconfig.check_numerics`.
 
     Two passes over the data without a temporary array: a NaN is both the minimum and the maximum.
-    The wafer's own values are checked: 1e300 is finite in a data set of float64, but not in
-    float32.
+    The values are checked in the type in which the wafer gets them: 1e300 is finite in a data set
+    of float64, but not in float32.
 
     Raises: CsrunError naming the first bad row, the array, and the number of bad values
     """
@@ -323,7 +323,7 @@ class Meter:
 
     @contextmanager
     def reported_to(self, enter: Callable[[int], None]) -> Iterator[None]:
-        """Call `enter` with the index of each stage that a batch enters, while the context lasts.
+        """Call `enter` with the index of each stage that a batch enters, while the context
         lasts.
         """
         self._clock.entered = lambda stage: enter(self._number(stage))

@@ -328,9 +328,9 @@ class Engine:
         return step.rows if which is None else step.counts[which]
 
     def _run(self, batch: Batch) -> float:
-        """Return the sum of the loss; NaN if no label counts, since the mean is undefined.
+        """Return the sum of the loss; in a training NaN if no label counts: its mean is undefined.
 
-        In an evaluation such a batch adds nothing to the loss.
+        In an evaluation such a batch adds 0 to the loss.
 
         Raises: CsrunError for an incomplete batch if its padding would count
         """

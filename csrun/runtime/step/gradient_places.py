@@ -43,7 +43,7 @@ def gradients_below(plan: Plan, server_of: Sequence[int] | None = None) -> list[
 
 
 def added_before(plan: Plan) -> list[list[int]]:
-    """For each visit, return the groups to which the previous visit has added a part."""
+    """For each visit, return the groups to which the previous visit added an incomplete part."""
     adds = plan.accumulates
     before = [[g for g in v.gradients if adds or g not in v.completes] for v in plan.order]
     return [[], *before[:-1]]

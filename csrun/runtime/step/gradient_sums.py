@@ -19,7 +19,7 @@ WIDENED_AT_A_TIME = 1 << 15  # elements of a block, whose scratch arrays fit in 
 
 
 def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
-    """Return for each batch its global step, its index in the step, and whether it is the last one.
+    """Return for each batch its global step, its index in the step, and whether it is the last
     one.
     """
     first, count, gathering = order.first, order.count, order.gathering

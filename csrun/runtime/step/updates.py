@@ -53,7 +53,7 @@ class Updates:
         return self._gate.held_s
 
     def deliver(self, group: int, step: StepState) -> Sequence[int]:
-        """Note that the group's gradients are in the store; return the groups that are updated now.
+        """Note that the group's gradients are in the store; return the groups that are updated
         now.
         """
         if not self._measures:

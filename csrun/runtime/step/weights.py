@@ -302,7 +302,7 @@ class StreamedWeights:
             self._exchange()
 
     def loss_scale(self, step: int) -> float:
-        """Wait until the previous step has determined the scale, before its first update."""
+        """Wait until the previous step has determined the scale; return it."""
         if self._scales is None:
             return 1.0
         self.await_update(self._first)

@@ -76,7 +76,7 @@ class GroupPages:
         """Note that the wafer has written the group's gradients."""
 
     def has_measured(self, group: int) -> None:
-        """Release the group: its gradients wait for the joint update, or for the next micro-batch.
+        """Release the group: its gradients wait for the joint update, or for the next
         micro-batch.
         """
 

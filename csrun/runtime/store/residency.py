@@ -163,7 +163,7 @@ def _at(start: int, nbytes: int) -> range:
 
 
 def _regions(plan: Plan, own: Own = None) -> list[range]:
-    """Return the regions with a part for each group, except a gradient window; weights come first.
+    """Return the regions with a part for each group, except a gradient window; weights come
     first.
     """
     of_groups = [state_of(plan, group) for group in own_groups(plan, own)]

@@ -12,7 +12,7 @@ from csrun.runtime.wire.shared import Counter, SharedMemory, Waiter
 
 
 def squares_of(plan: Plan) -> npt.NDArray[np.float64]:
-    """Allocate the sums of squares of a program's gradients, one per parameter; zeros add nothing.
+    """Allocate the sums of squares of a program's gradients, one per parameter; zeros add
     nothing.
     """
     return np.zeros(len(plan.parameters))

@@ -42,7 +42,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="welcome"):
-    """Listener → connector: accepted; without this message the connector was rejected, and retries.
+    """Listener → connector: accepted; without this message the connector was rejected, and
     retries.
     """
 

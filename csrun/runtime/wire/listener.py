@@ -1,7 +1,7 @@
 """Listening sockets of the chief: a Unix socket for peers of its machine, a TCP port for others.
 
 A connection only has the state of its challenge. It is closed after a wrong message, a message
-above the minimum length, the deadline, or when too many unauthenticated connections are open.
+longer than the limit, at the deadline, or when too many unauthenticated connections are open.
 """
 
 import logging

@@ -129,7 +129,7 @@ class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 
 class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with each wafer's descriptors: gradients, weights, mailbox; none if remote.
+    """MemoryX → chief, with each wafer's descriptors: gradients, weights, mailbox; none if
     remote.
     """
 
@@ -358,7 +358,7 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
     samples: number of valid rows.
     seconds: time of the steps, including waits for batches.
-    input: one entry for each streamer whose batches were late.
+    input: one entry for each streamer whose batches the steps used.
     weights_s, first_group_s: waits for weights, and for those of a step's first visit.
     checkpoint_s: waits for updates that a checkpoint held back.
     finished: the data are exhausted.

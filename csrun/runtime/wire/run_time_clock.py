@@ -17,7 +17,7 @@ class _Lost:
 
 
 def awake_s() -> float:
-    """Return seconds as perf_counter, without those in which this process waited and was stopped.
+    """Return seconds as perf_counter, without those in which this process waited and was
     stopped.
     """
     return perf_counter() - _Lost.seconds

@@ -152,14 +152,14 @@ class Code:
         return FirstLanes(f"<{bits}>", kind, count)
 
     def mask(self, count: LaneValue, lanes: int = LANES) -> LaneValue:
-        """The mask of the first lanes, of which the number is known when the code runs."""
+        """The mask of the first lanes; their number is known when the code runs."""
         kind = Kind("int32", lanes)
         numbers = ", ".join(f"{kind.element} {n}" for n in range(lanes))
         count = self.splat(self.convert("trunc", count, "int32"), lanes)
         return self.compare("slt", LaneValue(f"<{numbers}>", kind), count)
 
     def shuffle(self, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
-        """Lanes at places of x, and of y behind it."""
+        """Return lanes of x and y concatenated, by index."""
         numbers = ", ".join(f"i32 {n}" for n in places)
         kind = Kind(x.kind.dtype, len(places))
         return self.make(kind, f"shufflevector {x}, {y}, <{len(places)} x i32> <{numbers}>")
@@ -198,7 +198,10 @@ class Code:
         return self.make(kind, f"call {kind.ir} @{name}({', '.join(map(str, args))})")
 
     def effect(self, name: str, types: str, *operands: LaneValue | str) -> None:
-        """An intrinsic without a result; types: of its declaration, of which text has its own."""
+        """Call an intrinsic without a result.
+
+        types: those of its declaration; operands that are text begin with their type.
+        """
         self._declare(name, f"void @{name}({types})")
         self.lines.append(f"  call void @{name}({', '.join(map(str, operands))})")
 

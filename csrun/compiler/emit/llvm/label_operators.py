@@ -10,7 +10,7 @@ from csrun.compiler.emit.llvm.scalars import call_function, convert
 def less_label(
     code: Code, member: Member, args: Sequence[LaneValue], column: LaneValue
 ) -> LaneValue:
-    """Return (x - share at the label) scale, and 0 in ignored rows; column: that of the first lane.
+    """Return (x - share at the label) scale, and 0 in ignored rows; column: that of the first
     lane.
     """
     x, labels, ignored, scale = args

@@ -1,4 +1,4 @@
-"""Late placement of operators: in the loop nest of their reader instead of the first possible one.
+"""Late placement of operators: in the loop nest of their reader instead of the first possible
 one.
 """
 

@@ -289,7 +289,7 @@ class KernelStages:
     def _strided(
         self, where: AffineMap, strides: Sequence[int], inner: Shape, shape: Shape
     ) -> tuple[int, tuple[int, ...], int]:
-        """Return strides of the rows and of the inner axes of a space, and the period of the rows.
+        """Return strides of the rows and of the inner axes of a space, and the period of the
         rows.
         """
         row, period, axes = 0, 0, [0] * len(inner)
@@ -322,7 +322,7 @@ class KernelStages:
         self.scratch_bytes += aligned(nbytes)
 
     def _result(self, member: Member, number: int, target: Array) -> Access:
-        """Return the location of the result in the program's array, without size-1 axes of a sum.
+        """Return the location of the result in the program's array, without size-1 axes of a
         sum.
         """
         strides = target.strides

@@ -89,7 +89,7 @@ class AttentionWriter(ABC):
 
     @contextmanager
     def _blocks(self) -> Iterator[QueryBlock]:
-        """Return the blocks of queries."""
+        """Context manager of the loop over blocks of queries; yields the block."""
         code, sizes = self.code, self._sizes
         with code.loop(index(0), index(sizes.queries), sizes.rows) as first:
             rest = code.op("sub", index(sizes.queries), first)

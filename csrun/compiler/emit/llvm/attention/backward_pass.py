@@ -10,7 +10,7 @@ from csrun.compiler.kernels.attention import Attention
 
 
 class BackwardWriter(AttentionWriter):
-    """Writes the gradient function; gradients of keys and values are sums over blocks of queries.
+    """Writes the gradient function; gradients of keys and values are sums over blocks of
     queries.
     """
 

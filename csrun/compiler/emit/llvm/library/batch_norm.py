@@ -132,7 +132,7 @@ class _ChannelWriter:
         self._each("x_gradient", self._end, index(self._samples), lambda load: zeros)
 
     def _go_on(self, old: str, new: LaneValue, target: str) -> None:
-        """Return share ((1 - momentum) old + momentum new)."""
+        """Store share ((1 - momentum) old + momentum new)."""
         momentum, _ = self._kernel.options
         (text,) = self._kernel.share
         share = self.function.number(text)

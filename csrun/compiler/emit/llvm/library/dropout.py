@@ -14,7 +14,7 @@ PIECE = 512
 
 
 def mask_code(kernel: DropoutMask, name: str) -> KernelCode | None:
-    """Return machine code over pieces of the mask's rows; None for a mask that is not contiguous.
+    """Return machine code over pieces of the mask's rows; None for a mask that is not
     contiguous.
     """
     if not kernel.mask.is_contiguous:

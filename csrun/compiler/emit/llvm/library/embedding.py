@@ -40,7 +40,7 @@ def lookup_code(kernel: Lookup, name: str) -> KernelCode | None:
 
 
 def lookup_part_code(kernel: LookupPart, name: str) -> KernelCode | None:
-    """Return machine code over the indices: rows of indices outside of the shard are copied, or 0.
+    """Return machine code over the indices: rows of indices outside of the shard are copied, or
     0.
     """
     table, out = as_rows(kernel.weight), as_rows(kernel.out)

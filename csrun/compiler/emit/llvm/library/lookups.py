@@ -29,7 +29,7 @@ COLUMNS = 16  # columns of a gradient that stay together: a cache line that two 
 
 
 def indexing_code(kernel: Indexing, name: str) -> KernelCode | None:
-    """Return machine code of a lookup or its gradient; None if an array does not have three axes.
+    """Return machine code of a lookup or its gradient; None if an array does not have three
     axes.
     """
     of_each = kernel.function.startswith("gather")
@@ -106,7 +106,7 @@ class _LookupWriter:
         return before * count, 1
 
     def write_gradient(self) -> tuple[int, int]:
-        """Write zeros, then add gradients; with a single row before the axis, by columns after it.
+        """Write zeros, then add gradients; with a single row before the axis, by columns after
         it.
         """
         code, (before, _, after) = self.function.code, self._result.shape
