@@ -23,7 +23,7 @@ from csrun.base.version import installed_versions
 from csrun.context import cache_dir
 from csrun.executable import Executable, bfloat16, machine_code
 from csrun.executable.arrays import Array
-from csrun.executable.bfloat16 import Products
+from csrun.executable.bfloat16 import Products, instructions_of
 from csrun.executable.kernel_code import numpy_call
 from csrun.executable.team import empty
 from csrun.launch.preflight.installation import cpu_and_flags, disk_speed
@@ -92,7 +92,7 @@ def product_rate(executable: Executable, form: Products) -> float:
     if executable.kernels is None or form == "blas":
         call = numpy_call(*arrays)
     else:
-        in_pairs = form != "own"
+        in_pairs = instructions_of(form) is not None
         call = executable.kernels.product_call(executable.directory, arrays, cpus, in_pairs)
     return cpus * 2 * PRODUCT**3 / _cpu_s(call)
 

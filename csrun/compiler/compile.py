@@ -52,6 +52,7 @@ from csrun.executable import (
     Visit,
     nbytes_of,
 )
+from csrun.executable.bfloat16 import instructions_of
 from csrun.executable.kernel_code import LLVM
 from csrun.executable.update_recorder import described_updates
 
@@ -161,7 +162,9 @@ def _back_end(
     code = None
     if options.kernels == LLVM:
         is_of_bfloat16 = storage_of(module) in (None, BFLOAT16)
-        assert options.products in ("own", "blas") or is_of_bfloat16, "their words are multiplied"
+        assert instructions_of(options.products) is None or is_of_bfloat16, (
+            "their words are multiplied"
+        )
         code = program.kernels.kernel_files(options.products)
     if code is not None:
         share_of = program.kernels.share_of

@@ -15,6 +15,11 @@ TITLES: dict[Instructions, str] = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AM
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 
+def instructions_of(products: Products) -> Instructions | None:
+    """Return the instructions for bfloat16 that a program's products use; None if none."""
+    return products if products != "own" and products != "blas" else None
+
+
 def has(instructions: Instructions) -> bool:
     """Return whether this process can run them."""
     if instructions == "amx_bf16":

@@ -18,7 +18,7 @@ from csrun.compiler.lair.kernel_function import KernelFunction, ProgramFunction
 from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import machine_code
-from csrun.executable.bfloat16 import TILES, Products
+from csrun.executable.bfloat16 import TILES, Products, instructions_of
 from csrun.executable.kernel_code import KernelFiles
 from csrun.executable.kernel_signature import KernelArray, KernelSignature, ProductSignature
 from csrun.executable.products import tile_of
@@ -106,7 +106,7 @@ class KernelFunctions:
             return None
         tile = tile_of(machine_code.host())
         has_pairs = any(each.in_pairs for each in of_products.values())
-        instructions = products if has_pairs and products != "own" and products != "blas" else None
+        instructions = instructions_of(products) if has_pairs else None
         pairs = None if instructions is None else TILES[instructions]
         common = common_text(tile, self._format_of_words, pairs)
         return KernelFiles.build(
@@ -190,7 +190,7 @@ def _product_signature(
     function: ProgramFunction, product: Product, products: Products
 ) -> ProductSignature:
     a, b, out = (_array(function, array) for array in (product.a, product.b, product.out))
-    in_pairs = product.are_halves and products not in ("own", "blas")
+    in_pairs = product.are_halves and instructions_of(products) is not None
     return ProductSignature(a, b, out, product.adds, in_pairs)
 
 

@@ -63,7 +63,7 @@ def crossing_bytes(kernels: Sequence[Kernel], homes: Sequence[str]) -> Counter[s
     nbytes: dict[str, int] = {}
     value_of: dict[str, str] = {}
     for kernel, home in zip(kernels, homes, strict=True):
-        floats = {a.shape: a.name for a in kernel.writes if a.dtype != WORD}
+        floats = {a.shape: a.name for a in kernel.writes if a.dtype == "float32"}
         for array in kernel.writes:
             writer.setdefault(array.name, home)
             is_word = array.dtype == WORD
