@@ -54,8 +54,8 @@ def test_no_more_run_than_asked(tmp_path: Path) -> None:
 
 def test_a_signal_ends_all_that_run_and_starts_no_other(tmp_path: Path) -> None:
     def wait() -> int:
-        (tmp_path / str(os.getpid())).touch()
         try:
+            (tmp_path / str(os.getpid())).touch()
             sleep(600)
         except KeyboardInterrupt:
             return 130
