@@ -222,6 +222,8 @@ def sections_of(script: str) -> list[str] | None:
     if len(classes) != 1 or not _is_plain_struct(classes[0]):
         return None
     fields = [node for node in classes[0].body if isinstance(node, ast.AnnAssign)]
+    if any(map(_may_rename, fields)):
+        return None
     return [name for field in fields if (name := _name(field.target)) is not None]
 
 
@@ -230,6 +232,14 @@ def _is_plain_struct(node: ast.ClassDef) -> bool:
     bases = [each.attr if isinstance(each, ast.Attribute) else _name(each) for each in node.bases]
     renames = any(each.arg in (None, "rename", "tag", "tag_field") for each in node.keywords)
     return bases == ["Struct"] and not renames and not node.decorator_list
+
+
+def _may_rename(field: ast.AnnAssign) -> bool:
+    """Return whether a field's default may give its key another name: msgspec.field(name=...)."""
+    default = field.value
+    return isinstance(default, ast.Call) and any(
+        each.arg in (None, "name") for each in default.keywords
+    )
 
 
 def _imports_from_params(node: ast.AST, name: str) -> bool:

@@ -25,8 +25,12 @@ def options_of(script: str) -> dict[str, object] | None:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     named = [(_name_of(call.func), call) for call in calls]
     parsers = [call for name, call in named if name == "ArgumentParser"]
-    has_parents = any(keyword.arg in ("parents", None) for p in parsers for keyword in p.keywords)
-    if not parsers or has_parents or any(name in _OPEN for name, _ in named):
+    keywords = {keyword.arg for parser in parsers for keyword in parser.keywords}
+    if (
+        not parsers
+        or keywords & {"parents", "prefix_chars", None}
+        or any(name in _OPEN for name, _ in named)
+    ):
         return None
     names = _names_of(nodes, parsers)
     if any(isinstance(each, ast.Name) and each.id in names for c in calls for each in c.args):
@@ -81,8 +85,12 @@ class _ValuedOption:
 
 
 def _valued_options(script: str) -> dict[str, _ValuedOption]:
-    """Options of a script whose values can be checked by their declaration alone."""
+    """Options of a script whose values can be checked by their declaration alone; none if a value
+    may be in a file.
+    """
     calls = [node for node in nodes_of(Path(script)) if isinstance(node, ast.Call)]
+    if any(each.arg == "fromfile_prefix_chars" for call in calls for each in call.keywords):
+        return {}
     declaring = [call for call in calls if _name_of(call.func) == "add_argument"]
     found: dict[str, list[_ValuedOption]] = {}
     for call in declaring:

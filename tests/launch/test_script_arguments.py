@@ -181,27 +181,52 @@ def test_a_value_that_argparse_would_refuse(
     assert said == (f"train.py: invalid value for {refused}" if refused else None)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("fromfile_prefix_chars='@'", ("--layers", "@layers.txt")),
+        ("prefix_chars='+'", ("--layers", "three")),
+        ("prefix_chars='+'", ("--any",)),
+    ],
+)
+def test_values_of_other_forms_are_left_to_argparse(
+    options: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    parser = PARSER.replace("ArgumentParser()", f"ArgumentParser({options})")
+    assert options in parser
+    path.write_text(parser + VALUED)
+    check_arguments(UserCommand(("python-pt", str(path), *words)))
+
+
 STRUCT = """
 import msgspec
 from csrun.params import RunConfig
 class Params(msgspec.Struct{options}):
-    data: dict
+    data: dict{field}
     runconfig: RunConfig
     def method(self): ...
 """
 
 
 @pytest.mark.parametrize(
-    ("options", "refused"),
-    [("", True), (", frozen=True", True), (", rename='kebab'", False), (", Mixin", False)],
+    ("options", "field", "refused"),
+    [
+        ("", "", True),
+        (", frozen=True", "", True),
+        (", rename='kebab'", "", False),
+        (", Mixin", "", False),
+        ("", " = msgspec.field(name='dta')", False),
+        ("", " = msgspec.field(default_factory=dict)", True),
+    ],
 )
 @pytest.mark.parametrize("words", [("-p", "x.yaml"), ("--set", "dta.a=1")])
 def test_a_section_that_the_schema_does_not_declare(
-    options: str, refused: bool, words: tuple[str, ...], tmp_path: Path,
+    options: str, field: str, refused: bool, words: tuple[str, ...], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    Path("params.py").write_text(STRUCT.format(options=options))
+    Path("params.py").write_text(STRUCT.format(options=options, field=field))
     Path("run.py").write_text(
         RUN + "from params import Params\nrun(main_for(None, None), Params, 1)"
     )
