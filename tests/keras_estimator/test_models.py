@@ -93,6 +93,44 @@ def test_micro_batches_are_parts_of_a_step_of_keras(tmp_path, name):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=path)
 
 
+class Counts(L.Layer):
+    """A layer with states that do not depend on the samples: a count, and a decaying vector."""
+
+    def build(self, shape):
+        """6 batches have been counted."""
+        self.count = self.add_weight((), "ones", trainable=False, name="count")
+        self.count.assign(6.0)
+        self.scale = self.add_weight((shape[-1],), "ones", trainable=False, name="scale")
+
+    def call(self, x, training=None):
+        """The inputs."""
+        if training:
+            self.count.assign(self.count + 1)
+            self.scale.assign(self.scale * 0.9)
+        return x
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("parts", [1, 3, 5])
+def test_states_that_are_the_same_in_all_micro_batches_are_exact(tmp_path, parts, precision):
+    def build():
+        seed(9)
+        dense = L.Dense(CLASSES, kernel_regularizer="l2", dtype=precision)
+        return compiled(keras.Sequential([keras.Input((20,)), Counts(), dense]))
+
+    sample = [(x[:15], y[:15]) for x, y in batches("mlp", 4)]
+    config = CSRunConfig(micro_batch_size=15 // parts)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, config)
+    estimator.train(input_fn(sample))
+    counts = estimator.keras_model.layers[0]
+    scale = np.float32(1)
+    for _ in sample:
+        scale = scale * np.float32(0.9)
+    assert float(counts.count) == 6 + len(sample)
+    found = counts.scale.value.detach().numpy()
+    np.testing.assert_array_equal(found, np.full(20, scale))
+
+
 class OfAMode(keras.Model):
     """A model that reads some weights in training only, others in evaluation only, or never."""
 

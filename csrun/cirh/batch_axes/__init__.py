@@ -30,7 +30,7 @@ from csrun.cirh.batch_axes.base import (
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
 from csrun.cirh.ops.base import ElementwiseOp
-from csrun.cirh.ops.padding import MaskPaddingOp, ShareOp
+from csrun.cirh.ops.padding import FirstPartOp, MaskPaddingOp, ShareOp
 
 __all__ = [
     "FIXED",
@@ -89,7 +89,7 @@ def dependence_of(op: Operation, of: Sequence[Dependence]) -> tuple[Dependence, 
 
 def _dependence_of(op: Operation, of: Sequence[Dependence]) -> Found:
     is_same = op.operands and all(one.over is SAME for one in of)
-    if is_same and type(op) not in (MaskPaddingOp, ShareOp):
+    if is_same and type(op) not in (MaskPaddingOp, ShareOp, FirstPartOp):
         return FIXED
     if rule := RULES.get(type(op)):
         return rule(op, of)

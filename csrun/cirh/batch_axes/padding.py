@@ -43,7 +43,7 @@ def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 def share(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """A part of a value that is the same in all parts."""
-    (one,) = of
+    one, *_ = of
     return Dependence(PART) if one.over is SAME else OF_THE_BATCH
 
 
@@ -56,7 +56,9 @@ RULES: Rules = {
     constant_arrays.ConstantOp: fixed,
     padding.SampleCountOp: fixed,
     padding.ValidSamplesOp: fixed,
+    padding.FirstSampleOp: fixed,
     padding.MaskPaddingOp: mask_padding,
     padding.LabelCountOp: label_count,
     padding.ShareOp: share,
+    padding.FirstPartOp: share,
 }

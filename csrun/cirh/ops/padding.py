@@ -11,7 +11,16 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import CirhOp, Properties, Types, UnaryOp, axis, integer, number
+from csrun.cirh.ops.base import (
+    CirhOp,
+    ElementwiseOp,
+    Properties,
+    Types,
+    UnaryOp,
+    axis,
+    integer,
+    number,
+)
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
 
@@ -31,6 +40,15 @@ class ValidSamplesOp(LeafOp):
 
     name = "cirh.valid_samples"
     NUMBER: ClassVar = "step.valid"
+    FORM: ClassVar = "attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class FirstSampleOp(LeafOp):
+    """The index, in the global batch, of the first sample of this part, a scalar."""
+
+    name = "cirh.first_sample"
+    NUMBER: ClassVar = "step.first_sample"
     FORM: ClassVar = "attr-dict `:` type($out)"
 
 
@@ -124,7 +142,40 @@ class ShareOp(UnaryOp):
 
     @staticmethod
     def formula(x: Any, parts: float) -> Any:
-        return np.multiply(x, 1 / parts)
+        return np.divide(x, parts)
 
 
-OPS = (SampleCountOp, ValidSamplesOp, MaskPaddingOp, LabelCountOp, ShareOp)
+@irdl_op_definition
+class FirstPartOp(ElementwiseOp):
+    """x in the first part of a batch, 0 in the others: a value that is the same in all parts.
+
+    The results of all parts add up to exactly x.
+    """
+
+    name = "cirh.first_part"
+    WRITES_OVER: ClassVar = ("x",)
+    x = operand_def(TensorType)
+    first_sample = operand_def(TensorType)
+    out = result_def(TensorType)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The type of x; the index of the first sample is a scalar of its dtype."""
+        if types[1] != tensor_type((), dtype_of(types[0])):
+            raise VerifyException(f"first_sample must be a scalar as x, got {types[1]}")
+        return types[0]
+
+    @staticmethod
+    def formula(x: Any, first_sample: Any) -> Any:
+        return np.where(first_sample == 0, x, 0)
+
+
+OPS = (
+    SampleCountOp,
+    ValidSamplesOp,
+    FirstSampleOp,
+    MaskPaddingOp,
+    LabelCountOp,
+    ShareOp,
+    FirstPartOp,
+)

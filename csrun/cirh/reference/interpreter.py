@@ -80,6 +80,7 @@ class _Interpreter:
             ConstantOp: self._constant,
             padding.SampleCountOp: self._sample_count,
             padding.ValidSamplesOp: self._sample_count,
+            padding.FirstSampleOp: self._first_sample,
             random_ops.DropoutMaskOp: self._mask,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
@@ -118,6 +119,9 @@ class _Interpreter:
 
     def _sample_count(self, op: padding.SampleCountOp | padding.ValidSamplesOp) -> None:
         self._values[op.out] = np.asarray(self._rows, dtype_of(type_of(op.out)))
+
+    def _first_sample(self, op: padding.FirstSampleOp) -> None:
+        self._values[op.out] = np.asarray(self._draw.first_sample, dtype_of(type_of(op.out)))
 
     def _mask(self, op: random_ops.DropoutMaskOp) -> None:
         shape = shape_of(type_of(op.out))

@@ -13,7 +13,8 @@ from csrun.cirh import storage_of
 from csrun.cirh.ops.base import ElementwiseOp
 from csrun.cirh.ops.half import RoundHalfOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp, is_of_update
-from csrun.cirh.ops.model import LeafOp, LossOp, ParameterOp
+from csrun.cirh.ops.model import LeafOp, LossOp, ParameterOp, StateOp
+from csrun.cirh.ops.padding import FirstPartOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -22,13 +23,17 @@ from csrun.compiler.graph.view_ops import numbers_of
 from csrun.compiler.passes.rewrite import Done, Pass
 from csrun.compiler.passes.widths import half_results
 
+#: Operators whose results are numbers of their operand.
+_MOVING = (*VIEWS, FirstPartOp)
+
 
 @dataclass(frozen=True)
 class MixedPrecision(Pass):
     """Before: any valid module. After: if it has a 16-bit format, a `round_half`
 
     - of each array that an operator stores in 16 bits (`widths.py`), except one that is only read
-      by an elementwise operator or sum of the same pass, which uses it in float32,
+      by an elementwise operator or sum of the same pass, which uses it in float32, or is only the
+      next value of a state,
     - of each gradient, before its update,
     - of each state that a recorded update writes, for all readers outside of the update.
 
@@ -80,6 +85,8 @@ class _Rounding:
         if dtype_of(kind) != "float32" or not shape_of(kind) or value in self._numbers:
             return False
         readers = list(_readers(value))
+        if readers and all(map(_sets_state, readers)):
+            return False
         if len(readers) != 1 or not isinstance(readers[0], ElementwiseOp | SumOp):
             return True
         if is_of_update(readers[0]):
@@ -149,9 +156,18 @@ def _maker(value: SSAValue) -> Operation:
 
 def _base(value: SSAValue) -> SSAValue:
     """Return the value under views."""
-    while isinstance(value.owner, VIEWS):
+    while isinstance(value.owner, _MOVING):
         value = value.owner.x
     return value
+
+
+def _sets_state(op: Operation) -> bool:
+    """True for an assignment to a state that outlives the step, and is float32."""
+    if not isinstance(op, AssignOp):
+        return False
+    state = op.parameter.owner
+    assert isinstance(state, StateOp), "verified: only states are assigned to"
+    return state.of_step is None
 
 
 def _is_of_state(op: Operation) -> bool:
@@ -162,7 +178,7 @@ def _is_of_state(op: Operation) -> bool:
 def _readers(value: SSAValue) -> Iterator[Operation]:
     """Return the operators that read a value, also through views."""
     for use in value.uses:
-        if isinstance(use.operation, VIEWS):
+        if isinstance(use.operation, _MOVING):
             yield from _readers(use.operation.out)
         else:
             yield use.operation

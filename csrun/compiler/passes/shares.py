@@ -2,7 +2,8 @@
 
 A loss with a regularization term is a sum over samples plus a value of the weights. Each part of a
 batch computes that value, and takes its share of it: the losses of all parts add up to that of the
-batch, and so do the gradients.
+batch, and so do the gradients. The next value of a state is written by the first part only: the sum
+of shares could differ from it by rounding, and the state would drift.
 """
 
 from collections.abc import Sequence
@@ -12,16 +13,16 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from csrun.cirh import Builder
-from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependence_of
+from csrun.cirh.batch_axes import FIXED, Dependence, Dependences, Over, dependence_of
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.learning import AssignOp, UpdatingOp
 from csrun.cirh.ops.model import FullOp, LossOp
-from csrun.cirh.ops.padding import ShareOp
-from csrun.cirh.types import is_float, type_of
+from csrun.cirh.ops.padding import FirstPartOp, FirstSampleOp, ShareOp
+from csrun.cirh.types import dtype_of, is_float, tensor_type, type_of
 
 
 def insert_shares(module: ModuleOp, parts: int) -> Dependences:
-    """Divide, by the number of parts, the values that are added to sums over samples.
+    """Give each part a share of the values that are added to sums over samples.
 
     Returns the dependences of all values.
     """
@@ -29,7 +30,7 @@ def insert_shares(module: ModuleOp, parts: int) -> Dependences:
     for op in list(module.ops):
         of = [found[operand] for operand in op.operands]
         for number in _shared(op, of):
-            share = _share_of(op, number, parts)
+            share = _share_of(op, number, parts, found)
             of[number] = found[share] = Dependence(Over.PART)
             op.operands[number] = share
         found.update(zip(op.results, dependence_of(op, of), strict=True))
@@ -57,8 +58,13 @@ def _shared(op: Operation, of: Sequence[Dependence]) -> list[int]:
     return same if all(one.over is Over.PART for one in dependence_of(op, shared)) else []
 
 
-def _share_of(op: Operation, number: int, parts: int) -> SSAValue:
+def _share_of(op: Operation, number: int, parts: int, found: Dependences) -> SSAValue:
     assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
     scope = op.scope.data if op.scope else ""
     builder = Builder(InsertPoint.before(op), scope, lambda: op.location)
-    return builder.emit(ShareOp, op.operands[number], parts=parts)
+    value = op.operands[number]
+    if not isinstance(op, AssignOp):
+        return builder.emit(ShareOp, value, parts=parts)
+    first_sample = builder.leaf(FirstSampleOp, tensor_type((), dtype_of(type_of(value))))
+    found[first_sample] = FIXED
+    return builder.emit(FirstPartOp, value, first_sample)

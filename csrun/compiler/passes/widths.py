@@ -89,6 +89,7 @@ WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
         model.FullOp,
         constant_arrays.ConstantOp,
         padding.LabelCountOp,
+        padding.ShareOp,
         random.DropoutMaskOp,
     ),
     Width.KEEPS: (
@@ -102,6 +103,7 @@ WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
         indexing.IndexSelectOp,
         pooling.MaxPool2dOp,
         padding.MaskPaddingOp,
+        padding.FirstPartOp,
     ),
 }
 #: Operators with more than one 16-bit result; statistics stay float32.

@@ -39,5 +39,7 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %35 = cirh.softshrink %34 {lambd = 5.000000e-01 : f64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
   %36 = cirh.softshrink_backward %35, %34 {lambd = 5.000000e-01 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %37 = cirh.share %36 {parts = 3 : i64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %38 = cirh.first_sample : tensor<f64>
+  %39 = cirh.first_part %37, %38 : (tensor<4x4xf64>, tensor<f64>) -> tensor<4x4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }

@@ -33,6 +33,7 @@ ELSEWHERE: Mapping[str, str] = {
     "constant": "tests/cirh/test_batch_axes.py",
     "sample_count": "tests/runtime/step/test_padding.py",
     "valid_samples": "tests/cirh/test_batch_axes.py",
+    "first_sample": _MODULES,
     "dropout_mask": "tests/compiler/kernels/test_dropout.py",
     "state": "tests/compiler/kernels/test_batch_norm.py",
     "assign": "tests/compiler/kernels/test_batch_norm.py",

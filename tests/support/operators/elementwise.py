@@ -294,6 +294,8 @@ FORWARD: Sequence[Case] = (
 
 
 WITHOUT_GRADIENT: Sequence[Case] = (
+    case(padding.FirstPartOp, lambda torch, x, first: x, X, np.zeros(())),
+    case(padding.FirstPartOp, lambda torch, x, first: 0 * x, X, np.full((), 3.0)),
     case(arithmetic.ToCopyOp, lambda torch, x: x.double(), np.arange(6), dtype="float64"),
     case(arithmetic.ToCopyOp, lambda torch, x: x.long(), X > 0, dtype="int64"),
     case(arithmetic.ToCopyOp, lambda torch, x: x.int(), 3 * X, dtype="int32"),
