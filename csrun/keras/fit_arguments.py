@@ -1,15 +1,19 @@
 """Arguments of Keras's `fit`: data as csrun reads it, and those that are refused by name."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from csrun.base.errors import UsageError
-from csrun.data import Dataset
+from csrun.data import DataError, Dataset
 
+log = logging.getLogger("csrun")
 Array = npt.NDArray[Any]
+
+SLOW_SHARE = 0.25  # of batch_size, below which an evaluation is much slower
 
 _LOOP = "call train(input_fn, max_steps=...) and evaluate() in a loop, and decide between them"
 #: What there is in the place of a callback.
@@ -55,13 +59,14 @@ def arrays_of(
     Raises: UsageError for both weights, or for labels that are no classes
     """
     if class_weight is None:
-        return (x, y) if sample_weight is None else (x, y, sample_weight)
+        arrays = (x, y) if sample_weight is None else (x, y, sample_weight)
+        return tuple(map(_nested, arrays))
     if sample_weight is not None:
         raise UsageError("fit: give one of sample_weight and class_weight, not both")
     labels = _classes(y)
     weights = {int(label): float(weight) for label, weight in class_weight.items()}
     found = [weights.get(int(label), 1.0) for label in labels]
-    return x, y, np.asarray(found, np.float32)
+    return _nested(x), y, np.asarray(found, np.float32)
 
 
 def _classes(y: Any) -> Array:
@@ -79,18 +84,41 @@ def _classes(y: Any) -> Array:
     return labels.reshape(-1)
 
 
-def validation_batches(data: Sequence[Any], batch_size: int) -> Dataset:
+def batches_of(validation_data: Any, batch_size: int) -> Dataset:
     """All validation samples, in batches of one size, at most `batch_size`.
 
-    data: features, labels and perhaps weights, as of `validation_data`
+    validation_data: features, labels and perhaps weights
 
-    Raises: UsageError for another form
+    Raises: UsageError for another form, and for arrays that are no data set
     """
-    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+    if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
         raise UsageError("fit: validation_data must be (x, y) or (x, y, sample_weight)")
-    samples = _length(data[1])
-    size = next(each for each in range(min(batch_size, samples), 0, -1) if samples % each == 0)
-    return Dataset.from_arrays(*data).batch(size)
+    arrays = tuple(map(_nested, validation_data))
+    try:
+        dataset = Dataset.from_arrays(*arrays)
+    except DataError as error:
+        raise UsageError(f"fit: validation_data: {error}") from error
+    samples = _length(arrays[1])
+    most = min(batch_size, samples)
+    size = next(each for each in range(most, 0, -1) if samples % each == 0)
+    if size < SLOW_SHARE * most:
+        log.warning(
+            "fit: validation_data has %d samples, which are evaluated in batches of %d, since no "
+            "larger number up to batch_size %d divides it: use a multiple of batch_size",
+            samples,
+            size,
+            batch_size,
+        )
+    return dataset.batch(size)
+
+
+def _nested(arrays: Any) -> Any:
+    """The arrays of an argument, with tuples in the place of lists of arrays, which Keras takes."""
+    if isinstance(arrays, Mapping):
+        return {key: _nested(value) for key, value in arrays.items()}
+    if isinstance(arrays, list) and not any(len(getattr(each, "shape", ())) for each in arrays):
+        return arrays  # of numbers
+    return tuple(map(_nested, arrays)) if isinstance(arrays, tuple | list) else arrays
 
 
 def _length(arrays: Any) -> int:

@@ -1,6 +1,7 @@
 """KerasModelToCerebrasEstimator: training, evaluation and prediction of a compiled Keras model."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from csrun.estimator.estimator import InputFunction
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
-from csrun.keras.fit_arguments import arrays_of, require_supported, validation_batches
+from csrun.keras.fit_arguments import arrays_of, batches_of, require_supported
 from csrun.records import checkpoints
 from csrun.runtime.wire.messages import Results
 
@@ -58,6 +59,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         super().__init__(given[0], model_dir, config, params)
         self._built: KerasModel | None = None
         self._last: int | None = None  # step of the training, if given
+        self._start: Path | None = None  # checkpoint that the training begins with, if given
 
     @property
     def keras_model(self) -> Any:
@@ -72,8 +74,12 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         checkpoint_path: str | Path | None = None,
     ) -> Results:
         """Train on `input_fn(params)`, as the estimator of csrun.nn models does."""
-        self._last = max_steps
-        return super().train(input_fn, steps, max_steps, checkpoint_path)
+        self._last, path = max_steps, None if checkpoint_path is None else Path(checkpoint_path)
+        self._start = path if self._rerun is None else self._rerun.checkpoint_path(path)
+        try:
+            return super().train(input_fn, steps, max_steps, checkpoint_path)
+        finally:
+            self._start = None
 
     def train_and_evaluate(
         self,
@@ -108,6 +114,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         Raises: UsageError for an argument that is not supported
         """
         require_supported(callbacks, others)
+        validation = [] if validation_data is None else [batches_of(validation_data, batch_size)]
         arrays, seed = arrays_of(x, y, sample_weight, class_weight), self._config.seed
 
         def input_fn(params: Any) -> Dataset:
@@ -116,9 +123,9 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
             return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
 
         results = self.train(input_fn)
-        if validation_data is None:
+        if not validation:
             return results
-        evaluated = self.evaluate(lambda params: validation_batches(validation_data, batch_size))
+        evaluated = self.evaluate(lambda params: validation[0])
         own = {name: value for name, value in evaluated.items() if name != "global_step"}
         return {**results, **{f"val_{name}": value for name, value in own.items()}}
 
@@ -137,8 +144,11 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         from csrun.keras.step_recording import example_of, trace_keras
 
         model = self._model(example_of(dataset)[0])
-        newest = checkpoints.latest(self._model_dir)
-        return trace_keras(model, dataset, self._config, options, self._last, newest)
+        start = checkpoints.latest(self._model_dir)
+        if self._start is not None:
+            with suppress(UsageError):  # it does not exist yet, in a compile before its training
+                start = checkpoints.open_checkpoint(self._start)
+        return trace_keras(model, dataset, self._config, options, self._last, start)
 
     def _model(self, features: Any = None) -> "KerasModel":
         """Return the model. features: of a batch, with which it is built if necessary."""

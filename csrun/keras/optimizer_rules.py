@@ -45,8 +45,8 @@ class KerasLearning:
     step: OptimizerStep | None = None
 
 
-def learning_of(model: KerasModel, is_mixed: bool, newest: Checkpoint | None) -> KerasLearning:
-    """The updates of a model's optimizer. newest: the checkpoint that the training begins with.
+def learning_of(model: KerasModel, is_mixed: bool, start: Checkpoint | None) -> KerasLearning:
+    """The updates of a model's optimizer. start: the checkpoint that the training begins with.
 
     Raises: UsageError for a learning rate that is a function
     """
@@ -54,7 +54,7 @@ def learning_of(model: KerasModel, is_mixed: bool, newest: Checkpoint | None) ->
     _require_rate(optimizer)
     rate = _rate(optimizer._learning_rate)
     make, model.state = _rule_of(optimizer), {}
-    if _is_recorded(optimizer, newest) or _has_no_rule(model, optimizer):
+    if _is_recorded(optimizer, start) or _has_no_rule(model, optimizer):
         return KerasLearning({}, step=OptimizerStep(model, optimizer, is_mixed))
     assert make is not None, "else it has no rule"
     assert rate is not None, "else it has no rule"
@@ -70,14 +70,14 @@ def learning_of(model: KerasModel, is_mixed: bool, newest: Checkpoint | None) ->
     return KerasLearning(algorithms, Clipping(**limits), scaling)
 
 
-def _is_recorded(optimizer: Any, newest: Checkpoint | None) -> bool:
+def _is_recorded(optimizer: Any, start: Checkpoint | None) -> bool:
     """True for an optimizer with steps taken in Keras, whose variables a recorded update has.
 
     A checkpoint has the optimizer in the form in which the training began.
     """
-    if newest is None:
+    if start is None:
         return int(optimizer.iterations) > 0
-    return any(name.startswith(OPTIMIZER_FOLDER) for name in newest.manifest.tensors)
+    return any(name.startswith(OPTIMIZER_FOLDER) for name in start.manifest.tensors)
 
 
 def _require_rate(optimizer: Any) -> None:

@@ -42,12 +42,12 @@ def trace_keras(
     config: CSRunConfig,
     options: CompileOptions,
     last: int | None = None,
-    newest: Checkpoint | None = None,
+    start: Checkpoint | None = None,
 ) -> TracedModel:
     """Return the program of a mode before the passes, its metrics, and initial values of its
     weights.
 
-    last: the training's last step, if it is given. newest: the checkpoint that it begins with
+    last: the training's last step, if it is given. start: the checkpoint that it begins with
 
     Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
     an operator
@@ -55,7 +55,7 @@ def trace_keras(
     storage, mode = _storage_of(model, config), options.run_mode
     _require_plain_step(model.keras, mode)
     trains = mode is RunMode.TRAIN
-    learning = learning_of(model, storage is not None, newest) if trains else KerasLearning({})
+    learning = learning_of(model, storage is not None, start) if trains else KerasLearning({})
     if learning.step is not None:
         learning.step.require_countable(last)
     step = _KerasStep(model, mode, learning.step)

@@ -11,6 +11,7 @@ from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
 from csrun.data import Dataset
 from csrun.keras import KerasModelToCerebrasEstimator
+from csrun.records import checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 X, Y = (np.concatenate(each) for each in zip(*batches("mlp", 4), strict=True))
@@ -80,10 +81,48 @@ def test_fit_refuses_an_argument_by_name(tmp_path, given, message):
         KerasModelToCerebrasEstimator(mlp, tmp_path).fit(**arguments)
 
 
-def test_validation_data_have_features_and_labels(tmp_path):
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (X, r"^fit: validation_data must be \(x, y\) or \(x, y, sam"),
+        ((X[:0], Y[:0]), r"^fit: validation_data: .*the data set must not be empty"),
+        ((X, Y[:-1]), r"^fit: validation_data: .*arrays must have equal lengths"),
+    ],
+    ids=["features", "empty", "unequal"],
+)
+def test_validation_data_are_checked_before_the_training(tmp_path, data, message):
     estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
-    with pytest.raises(UsageError, match=r"^fit: validation_data must be \(x, y\) or \(x, y, sam"):
-        estimator.fit(X, Y, **SETTINGS, validation_data=X)
+    with pytest.raises(UsageError, match=message):
+        estimator.fit(X, Y, **SETTINGS, validation_data=data)
+    assert checkpoints.latest(tmp_path) is None
+
+
+def two_outputs():
+    seed(3)
+    features = keras.Input((20,))
+    outputs = [L.Dense(CLASSES, name=name)(features) for name in ("one", "two")]
+    model = keras.Model(features, outputs)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def test_lists_of_arrays_are_those_of_several_outputs(tmp_path):
+    labels, valid = [Y, Y[::-1].copy()], [Y[ODD], Y[ODD][::-1].copy()]
+    given = {**SETTINGS, "validation_data": (X[ODD], valid)}
+    model = two_outputs()
+    history = model.fit(X, labels, **given, verbose=0).history
+    estimator = KerasModelToCerebrasEstimator(two_outputs, tmp_path)
+    results = estimator.fit(X, labels, **given)
+    assert_equal_weights(estimator.keras_model, model)
+    assert results["val_loss"] == pytest.approx(history["val_loss"][-1], rel=1e-5)
+
+
+def test_a_prime_number_of_validation_samples_is_slow(tmp_path, caplog):
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    estimator.fit(X, Y, **SETTINGS, validation_data=(X[:23], Y[:23]))
+    assert (
+        "fit: validation_data has 23 samples, which are evaluated in batches of 1," in caplog.text
+    )
 
 
 def adam():
@@ -104,6 +143,28 @@ def test_an_optimizer_goes_on_from_its_steps_in_keras(tmp_path):
         model.train_on_batch(x, y)
     assert_equal_weights(ours, model)
     assert int(ours.optimizer.iterations) == STEPS
+
+
+def test_a_given_checkpoint_decides_how_the_optimizer_goes_on(tmp_path):
+    """One with the optimizer's variables, and one without them, in another model_dir."""
+    sample = batches("mlp")
+
+    def stepped():
+        model = adam()
+        model.train_on_batch(*sample[0])
+        return model
+
+    def input_fn(params):
+        return Dataset.from_batches(sample[1:3])
+
+    for name, build in (("recorded", stepped), ("ruled", adam)):
+        KerasModelToCerebrasEstimator(build, tmp_path / name).train(input_fn, max_steps=1)
+        again = KerasModelToCerebrasEstimator(adam, tmp_path / f"{name} on")
+        again.train(input_fn, max_steps=2, checkpoint_path=tmp_path / name)
+        model = build()
+        for x, y in sample[1:3]:
+            model.train_on_batch(x, y)
+        assert_equal_weights(again.keras_model, model)
 
 
 def test_a_saved_model_is_loaded_with_its_policy(tmp_path):
