@@ -1,7 +1,7 @@
 """Commands of csctl on an array of jobs: show its results, cancel it."""
 
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +10,7 @@ from csrun.cli import frame
 from csrun.cli.job_commands import SETTINGS, backend_at
 
 if TYPE_CHECKING:
+    from csrun.jobs.folder import JobFolder
     from csrun.jobs.record import Launcher
 
 ARRAY_ID = click.argument("array_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
@@ -56,9 +57,8 @@ def cancel_array(site: str | None, array_id: int) -> int:
     array, backend = read(load(site), array_id), backend_at(site)
     command = f"csctl cancel array {array_id}"
     found = active_jobs(array, backend.jobs(all_states=True))
-    for job_id in found:  # which the launcher signals
-        JobFolder(backend.folder(job_id)).note_cancel(command)
-    if _end_launcher(array.launcher, load(site).grace_s):
+    folders = [JobFolder(backend.folder(job_id)) for job_id in found]
+    if _end_launcher(array.launcher, load(site).grace_s, folders, command):
         click.echo(f"array {array_id}: cancelled")
         return 0
     for job_id in found:
@@ -69,8 +69,12 @@ def cancel_array(site: str | None, array_id: int) -> int:
     return 0
 
 
-def _end_launcher(launcher: "Launcher", grace_s: float) -> bool:
+def _end_launcher(
+    launcher: "Launcher", grace_s: float, folders: "list[JobFolder]", command: str
+) -> bool:
     """Signal the csrun_wse that starts the elements, and wait until it has ended.
+
+    folders: of its jobs, which it signals. command: that they are cancelled with.
 
     Returns False if it is not running.
 
@@ -88,7 +92,13 @@ def _end_launcher(launcher: "Launcher", grace_s: float) -> bool:
     process = open_process(launcher)
     if process is None:
         return False
-    signal.pidfd_send_signal(process, signal.SIGTERM)
+    try:
+        with ExitStack() as notes:
+            for folder in folders:
+                notes.enter_context(folder.noted_cancel(command))
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+    except ProcessLookupError:  # it has ended just now
+        return False
     wait_s = grace_s + SPARE_S
     if not select.select([process], [], [], wait_s)[0]:
         raise CsrunError(

@@ -52,12 +52,17 @@ def reason_to_end(asked: signal.Signals) -> str:
     context = current()
     if context is None:
         return describe_signal(asked)
-    until_s = monotonic() + min(REASON_S, REASON_SHARE * context.job.grace_s)
+    until_s = monotonic() + reason_wait_s(context.job.grace_s)
     while not (said := read_start(context.job_dir / REASON_FILE, REASON_BYTES)):
         if monotonic() >= until_s:
             return describe_signal(asked)
         sleep(_POLL_S)
     return said
+
+
+def reason_wait_s(grace_s: float) -> float:
+    """How long tasks wait for their launcher to write the reason."""
+    return min(REASON_S, REASON_SHARE * grace_s)
 
 
 def never() -> bool:

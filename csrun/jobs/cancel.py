@@ -61,8 +61,8 @@ def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
     _require_ours(record)
     with _launcher_of(record) as process:
         if process is not None:
-            JobFolder(jobs_dir(site) / str(job_id)).note_cancel(command)
-            _ask(process)
+            with JobFolder(jobs_dir(site) / str(job_id)).noted_cancel(command):
+                _ask(process)
     wait_s = grace_s + SPARE_S
     deadline_s = monotonic() + wait_s
     while record.is_active and monotonic() < deadline_s:

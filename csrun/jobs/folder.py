@@ -3,7 +3,8 @@
 import os
 import shutil
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,20 +91,37 @@ class JobFolder:
         with suppress(OSError):
             (self.path / REASON_FILE).write_text(reason)
 
-    def note_cancel(self, command: str) -> None:
-        """Say who cancels the job, before its launcher is signalled; a full disk says nothing."""
+    @contextmanager
+    def noted_cancel(self, command: str) -> Iterator[None]:
+        """Context manager in which the job is cancelled: it notes before who does it.
+
+        If that fails, the note is removed, as the job may end later for another reason. On a full
+        disk there is none.
+        """
+        path, earlier = self.path / CANCEL_FILE, self.cancel_note
         with suppress(OSError):
-            who = account_name(os.getuid())
-            (self.path / CANCEL_FILE).write_text(f"cancelled by {who} ({command})")
+            path.write_text(f"cancelled by {account_name(os.getuid())} ({command})")
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                if earlier:
+                    path.write_text(earlier)
+                else:
+                    path.unlink(missing_ok=True)
+            raise
+
+    @property
+    def cancel_note(self) -> str:
+        """Who has cancelled the job, and by which command; empty if nobody has."""
+        return read_start(self.path / CANCEL_FILE, REASON_BYTES)
 
     def reason_of(self, signum: int, stopped_by: str = "") -> str:
         """Event that a signal to the launcher stands for: who has cancelled the job, if it was.
 
         stopped_by: what the scheduler says, if the signal is its own
         """
-        noted = ""
-        if signum == signal.SIGTERM:
-            noted = read_start(self.path / CANCEL_FILE, REASON_BYTES)
+        noted = self.cancel_note if signum == signal.SIGTERM else ""
         return noted or stopped_by or describe_signal(signum)
 
     def clear(self) -> None:

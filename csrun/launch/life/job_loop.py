@@ -222,12 +222,16 @@ class JobLoop:
     def _from_signals(self) -> Iterator[Event]:
         for signum in self._signals.recv(64):
             if signum in ENDING_SIGNALS:
+                now_s = monotonic()
                 self._ask_scheduler(signum)
-                yield Interrupted(signum, monotonic())
+                yield Interrupted(signum, now_s)
 
     def _ask_scheduler(self, signum: int) -> None:
-        """Keep what the scheduler ends the job for, if it is its signal."""
-        if self._state.signum is None and signum == signal.SIGTERM:
+        """Keep what the scheduler ends the job for, if it is its signal, not that of a user who
+        cancels the job.
+        """
+        is_first = self._state.signum is None and signum == signal.SIGTERM
+        if is_first and not self._folder.cancel_note:
             self._stopped_by = self._server.describe_stop()
 
     def _say_why(self) -> None:

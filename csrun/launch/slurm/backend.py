@@ -106,8 +106,8 @@ class SlurmBackend(Backend):
 
     def cancel(self, job_id: int, command: str) -> str:
         """Ask Slurm, which does not say when it is over."""
-        JobFolder(self.folder(job_id)).note_cancel(command)
-        squeue.cancel(self._site, job_id)
+        with JobFolder(self.folder(job_id)).noted_cancel(command):
+            squeue.cancel(self._site, job_id)
         return "Slurm ends it"
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from csrun.context.ending import reason_wait_s
 from csrun.launch.slurm.commands import call
 
 _PREEMPTED, _SCANCEL = "preempted by Slurm", "cancelled with scancel"
@@ -27,11 +28,12 @@ _BY_WORD = {
 
 
 def stop_reason(job_id: int, grace_s: float) -> str:
-    """Event for which Slurm ends a job; empty if it does not say.
+    """Event for which Slurm ends a job; empty if it does not say so while the tasks wait for it.
 
     grace_s: in which Slurm signals the job before its time limit, and up to a minute earlier
     """
-    answer = call("squeue", "--json")
+    # Slurm 22.05 ignores the job's number, and answers with all jobs.
+    answer = call("squeue", "--json", f"--jobs={job_id}", answer_s=reason_wait_s(grace_s))
     return parse_stop_reason(answer, job_id, time.time() + grace_s + EARLIER_S)
 
 

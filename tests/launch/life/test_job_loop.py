@@ -1,5 +1,6 @@
 """The loop of a job, with a server that says what is asked of it."""
 
+import getpass
 import os
 import signal
 import socket
@@ -39,6 +40,7 @@ class Server:
         self._ends: list[ToLauncher] = list(ends)
         self._bell = os.eventfd(1, os.EFD_CLOEXEC)
         self.outcomes: list[Outcome | None] = []
+        self.asked = 0
 
     def fileno(self) -> int:
         return self._bell
@@ -53,6 +55,10 @@ class Server:
     def end(self, outcome: Outcome | None = None) -> int:
         self.outcomes.append(outcome)
         return 0
+
+    def describe_stop(self) -> str:
+        self.asked += 1
+        return "preempted by Slurm"
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
         return ""
@@ -125,6 +131,26 @@ def test_the_time_limit_is_the_jobs_own(
     server.close()
     assert (outcome.state, outcome.exit_code) == (RecordState.TIMEOUT, 143)
     assert cleaned == ["killed"]
+
+
+@pytest.mark.parametrize(("is_cancelled", "asked"), [(False, 1), (True, 0)])
+def test_the_scheduler_is_asked_why_unless_a_user_has_cancelled(
+    tmp_path: Path, cleaned: list[str], is_cancelled: bool, asked: int
+) -> None:
+    server = Obedient()
+    signals, sender = socket.socketpair()
+    with signals, sender:
+        loop, folder = loop_of(tmp_path, server, signals)
+        if is_cancelled:
+            with folder.noted_cancel("csctl cancel"):
+                sender.send(bytes([signal.SIGTERM]))
+        else:
+            sender.send(bytes([signal.SIGTERM]))
+        outcome = loop.run()
+    server.close()
+    cancelled = f"cancelled by {getpass.getuser()} (csctl cancel)"
+    assert outcome.cause == (cancelled if is_cancelled else "preempted by Slurm")
+    assert server.asked == asked
 
 
 def test_a_disk_that_does_not_answer_leaves_nothing_alive(

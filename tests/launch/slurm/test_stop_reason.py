@@ -1,11 +1,13 @@
 """Event for which Slurm ends a job, from squeue's JSON of two versions."""
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
 
-from csrun.launch.slurm.stop_reason import parse_stop_reason
+from csrun.launch.slurm import commands
+from csrun.launch.slurm.stop_reason import parse_stop_reason, stop_reason
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,17 @@ def test_states(job: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize("answer", ["", "slurm_load_jobs error", '{"jobs": []}', '{"errors": []}'])
 def test_slurm_does_not_say(answer: str) -> None:
     assert parse_stop_reason(answer, 7, 0) == ""
+
+
+def test_slurm_is_waited_for_as_long_as_the_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asked of one job only."""
+    asked: list[tuple[tuple[str, ...], float]] = []
+
+    def run(words: tuple[str, ...], timeout: float, **options: object) -> None:
+        asked.append((words, timeout))
+        raise subprocess.TimeoutExpired(words, timeout)
+
+    monkeypatch.setattr(commands.subprocess, "run", run)
+    assert [stop_reason(7, grace_s) for grace_s in (10.0, 60.0)] == ["", ""]
+    words = ("squeue", "--json", "--jobs=7")
+    assert asked == [(words, 1.0), (words, 2.0)]
