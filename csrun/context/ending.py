@@ -61,7 +61,7 @@ def reason_to_end(asked: signal.Signals) -> str:
 
 
 def reason_wait_s(grace_s: float) -> float:
-    """How long tasks wait for their launcher to write the reason."""
+    """Return the time for which tasks wait until their launcher has written the reason."""
     return min(REASON_S, REASON_SHARE * grace_s)
 
 

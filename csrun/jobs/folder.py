@@ -113,7 +113,7 @@ class JobFolder:
 
     @property
     def cancel_note(self) -> str:
-        """Who has cancelled the job, and by which command; empty if nobody has."""
+        """User who has cancelled the job, and the command; empty if nobody has."""
         return read_start(self.path / CANCEL_FILE, REASON_BYTES)
 
     def reason_of(self, signum: int, stopped_by: str = "") -> str:
