@@ -2,11 +2,14 @@
 
 import re
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 from support.jobs import Workplace
 from support.keras_models import keras  # noqa: F401  skips where there is none
+
+from csrun.records import checkpoints
 
 SCRIPT = """\
 import random
@@ -25,8 +28,17 @@ y = (x[:, 0] > 0).astype(np.int32)
 def build():
     import keras
 
+    class Counter(keras.layers.Layer):
+        def build(self, shape):
+            self.count = self.add_weight((), "zeros", trainable=False, name="count")
+
+        def call(self, x, training=None):
+            if training:
+                self.count.assign(self.count + 1)
+            return x
+
     random.seed(1)  # of the weights; keras.utils.set_random_seed imports TensorFlow, too
-    layers = [keras.Input((20,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(2)]
+    layers = [keras.Input((20,)), keras.layers.Dense(8, "relu"), Counter(), keras.layers.Dense(2)]
     model = keras.Sequential(layers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Lion(0.01), loss, metrics=["accuracy"])
@@ -77,3 +89,9 @@ def test_only_the_chief_imports_keras_and_modes_and_resumed_runs_have_equal_loss
     found, wanted = losses(first.stdout) + losses(resumed.stdout), losses(pipelined.stdout)
     assert [step for step, _ in found] == [step for step, _ in wanted]
     assert [loss for _, loss in found] == pytest.approx([loss for _, loss in wanted], rel=1e-5)
+    for name in ("streaming", "pipelined"):
+        tensors = checkpoints.latest(place.path / name)
+        (path,) = (each for each in tensors.manifest.tensors if each.endswith("/count"))
+        counted = {path: np.zeros((), np.float32)}
+        tensors.take(counted)
+        assert counted[path] == 8, name
