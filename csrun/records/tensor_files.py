@@ -24,12 +24,12 @@ Array = npt.NDArray[Any]
 CHUNK_BYTES = 8 << 20  # written and summed at once
 _CODES = {
     "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "int16": "I16",
-    "int8": "I8", "uint8": "U8", "bool": "BOOL",
+    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 #: How the bytes of a type are read; BF16, which NumPy lacks, is the upper half of a float32.
 _READ_AS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-    "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+    "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 
 

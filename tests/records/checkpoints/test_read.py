@@ -75,6 +75,17 @@ def test_the_library_reads_the_file(tmp_path: Path) -> None:
     assert same(load_file(checkpoints.write(tmp_path, 7, tensors, {}, 5)), tensors)
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_integers_are_read_by_the_library_and_here(tmp_path: Path, dtype: str) -> None:
+    values = np.array([0, 7, np.iinfo(dtype).max], dtype)
+    file = checkpoints.write(tmp_path, 1, {"codes": values}, IDENTITY, 5)
+    found = checkpoints.latest(tmp_path)
+    assert found is not None
+    for read in (load_file(file)["codes"], found.tensor("codes")):
+        assert read.dtype == dtype
+        assert read.tolist() == values.tolist()
+
+
 def test_a_tensor_longer_than_a_chunk(tmp_path: Path) -> None:
     tensors = {"big": np.arange(5_000_000, dtype=np.float32)}
     checkpoints.write(tmp_path, 1, tensors, {}, 5)
