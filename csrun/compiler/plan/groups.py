@@ -128,11 +128,11 @@ def _placed(parts: Run, stored: Mapping[str, int]) -> Run:
 
 def _spans(first_of: Mapping[str, str], stored: Mapping[str, int]) -> list[frozenset[str]]:
     """For each part the layers that the store has from its first layer to its last."""
-    ends: dict[str, list[str]] = {}
-    for layer in first_of:  # in the order of the store
-        ends.setdefault(first_of[layer], []).append(layer)
     known = [layer for layer in first_of if layer in stored]
-    spans = [(stored[own[0]], stored[own[-1]]) for own in ends.values() if own[-1] in stored]
+    places: dict[str, list[int]] = {}
+    for layer in known:  # in the order of the store
+        places.setdefault(first_of[layer], []).append(stored[layer])
+    spans = [(own[0], own[-1]) for own in places.values()]
     wide = [(first, last) for first, last in spans if last > first]
     return [frozenset(x for x in known if a <= stored[x] <= b) for a, b in wide]
 

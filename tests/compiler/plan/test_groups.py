@@ -106,6 +106,9 @@ def test_layers_that_the_store_lacks_come_after_its_own_in_the_order_of_their_us
 def test_what_one_kernel_uses_is_one_group_with_all_that_the_store_has_between():
     large = dict.fromkeys("abcde", 2 * MB)
     assert stored_groups("a b c d e", large, ["a", "b+d", "c", "e"]) == ["a", "b c d", "e"]
+    with_new = dict.fromkeys("abcx", 2 * MB)
+    assert stored_groups("a b c", with_new, ["a+c+x", "b"]) == ["a b c x"]
+    assert stored_groups("a b c", with_new, ["a+x", "b", "c"]) == ["a x", "b", "c"]
 
 
 def test_an_unused_layer_comes_after_the_one_that_is_declared_before_it():
