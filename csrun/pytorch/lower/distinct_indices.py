@@ -23,6 +23,12 @@ _PLACES, _NONZERO = f"{HOST}places", f"{HOST}aten.nonzero.default"
 _COLUMNS = {"aten.unbind.int", "aten.select.int"}
 _SAME = {"aten.detach.default", "aten.alias.default", "aten.clone.default"}
 _KEEPS_DISTINCT = {*_SAME, "aten.slice.Tensor"}
+_NOT_NEGATIVE = {f"aten.{name}.default" for name in ("abs", "relu", "argmax", "argmin")}
+_CLAMPS = {"aten.clamp.default", "aten.clamp_min.default"}
+_KEEPS_SIGN = {
+    *_KEEPS_DISTINCT,
+    *(f"aten.{name}" for name in ("select.int", "view.default", "_to_copy.default")),
+}
 _RESHAPES = {*_SAME, "aten.view.default", "aten.squeeze.default", "aten.squeeze.dim"}
 
 
@@ -46,12 +52,28 @@ def _distinct_axis(recording: Recording, value: Ref) -> int | None:
     if maker is None:
         return None
     if maker.name in _UNIQUE and made == maker.results[0]:
-        return 0
+        return 0 if _is_not_negative(recording, maker.operands[0]) else None
     rank = len(recording.kind(value).shape)
     if maker.name in _ORDERING and made == maker.results[1] and rank:
         dim: int = _arguments(maker).get("dim", -1)
         return dim % rank
     return None
+
+
+def _is_not_negative(recording: Recording, value: Ref) -> bool:
+    """True if no number of a tensor can be negative; as an index, -1 is the last row again."""
+    if recording.kind(value).dtype in (torch.bool, torch.uint8):
+        return True
+    maker, made = _maker(recording, value, _KEEPS_SIGN)
+    if maker is None:
+        return recording.kind(made).dtype in (torch.bool, torch.uint8)
+    given = _arguments(maker)
+    if maker.name in _CLAMPS:
+        least = given.get("min")
+        return least >= 0 if least is not None else _is_not_negative(recording, maker.operands[0])
+    is_index = maker.name in _ORDERING and made == maker.results[1]
+    is_wrapped = maker.name == "aten.remainder.Scalar" and given["other"] > 0
+    return is_index or is_wrapped or maker.name in _NOT_NEGATIVE
 
 
 def _are_places(recording: Recording, indices: Sequence[Ref]) -> bool:
@@ -96,7 +118,8 @@ def _are_crossed(recording: Recording, indices: Sequence[Ref]) -> bool:
     wide = torch.broadcast_shapes(*(recording.kind(index).shape for index in indices))
     rows = torch.stack([x.expand(wide) for x in constants])
     axis = _distinct_axis(recording, other)
-    if axis is not None and len(recording.kind(other).shape) == len(wide):
+    narrow = recording.kind(other).shape
+    if axis is not None and len(narrow) == len(wide) and narrow[axis] == wide[axis]:
         first = rows.select(axis + 1, 0)
         rows = first if (rows == first.unsqueeze(axis + 1)).all() else rows
     columns = rows.flatten(1)

@@ -56,6 +56,14 @@ def rows_of_unique(h, out, x):
     return out
 
 
+def rows_of_unique_remainders(h, out, x):
+    rows = ((3 * x[:, 0]).long() % 8).unique()
+    out[rows] = h[rows]
+    rows = (3 * x[:, 1]).long().clamp(0, 7).unique()
+    out[rows] = h[rows]
+    return out
+
+
 def places_of_a_mask(h, out, x):
     rows, columns = (x > 0).nonzero(as_tuple=True)
     out[rows, columns] = h[rows, columns].tanh()
@@ -92,6 +100,7 @@ FORMS = [
     best_of_each_row,
     one_of_each_row,
     rows_of_unique,
+    rows_of_unique_remainders,
     places_of_a_mask,
     columns_of_nonzero,
     masks,
@@ -128,9 +137,28 @@ def the_same_rows_of_topk(h, out, x):
     return out
 
 
+def one_of_topk_beside_a_row_that_repeats(h, out, x):
+    rows = torch.arange(8)[:, None].expand(8, 3)
+    out[rows, x.topk(1, 1)[1]] = h[:, :3]
+    return out
+
+
+def rows_of_unique_that_may_be_negative(h, out, x):
+    rows = (2 * x[:, 0]).long().clamp(-1, 7).unique()  # -1 and 7 are one row
+    out[rows] = h[rows]
+    return out
+
+
 @pytest.mark.parametrize(
     "form",
-    [rows_that_repeat, rows_of_two_masks, some_axes_of_a_mask, the_same_rows_of_topk],
+    [
+        rows_that_repeat,
+        rows_of_two_masks,
+        some_axes_of_a_mask,
+        the_same_rows_of_topk,
+        one_of_topk_beside_a_row_that_repeats,
+        rows_of_unique_that_may_be_negative,
+    ],
     ids=lambda form: form.__name__,
 )
 def test_writes_to_indices_that_may_repeat_are_refused(tmp_path, form):
