@@ -42,7 +42,7 @@ def call_for_user(
 ) -> Any:
     """Call a function on behalf of the user's code.
 
-    `failure_of` tells errors of PyTorch from bugs of csrun by this frame.
+    `is_from_call` tells errors of PyTorch from bugs of csrun by this frame.
     """
     return func(*args, **(kwargs or {}))
 
@@ -65,10 +65,16 @@ def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | N
     called = [names.get(id(frame.f_locals.get("self"))) for frame, _ in frames]
     layer = next((f"layer {name}: " for name in reversed(called) if name), "")
     place = f"{_file(frame)}:{number}: {layer}"
-    if behind[-1].f_code is not call_for_user.__code__:
+    if not is_from_call(error):
         note_bug(error, place)
         return None
     return CaptureError(f"{place}PyTorch raises {type(error).__name__}: {error}")
+
+
+def is_from_call(error: BaseException) -> bool:
+    """True if an error comes from a call on behalf of the user's code, not from csrun itself."""
+    ours = [each for each, _ in walk_tb(error.__traceback__) if is_of_csrun(_file(each))]
+    return bool(ours) and ours[-1].f_code is call_for_user.__code__
 
 
 def note_bug(error: BaseException, place: str) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from csrun.base.errors import UsageError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.cirh.algorithms import Algorithm
 from csrun.executable.arrays import Array
-from csrun.pytorch.errors import user_line
+from csrun.pytorch.errors import is_from_call, user_line
 from csrun.pytorch.optimizers.first_state import create_state
 from csrun.pytorch.optimizers.optimization import Optimization
 from csrun.pytorch.record.model_group import ModelGroup
@@ -44,11 +44,14 @@ class RecordedUpdates(Optimization):
                 )
             try:
                 create_state(optimizer, params)
-            except Exception as error:  # of its own code, such as of SparseAdam
+            except Exception as error:
+                if isinstance(error, CsrunError) or not is_from_call(error):
+                    raise
+                remedy = ", such as the one that it wraps" if _is_wrapper(optimizer) else ""
                 raise UsageError(
                     f"{self._line}: {type(optimizer).__name__} cannot take a step on gradients of "
                     f"zero, which creates its state: {type(error).__name__}: {error}: give the "
-                    "Session another optimizer, such as the one that it wraps"
+                    f"Session another optimizer{remedy}"
                 ) from error
             for parameter in params:
                 for key, value in optimizer.state.get(parameter, {}).items():
@@ -87,6 +90,11 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """True for an optimizer that evaluates the loss repeatedly, such as LBFGS."""
     closure = signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is Parameter.empty
+
+
+def _is_wrapper(optimizer: torch.optim.Optimizer) -> bool:
+    """True for an optimizer that has another one as an attribute."""
+    return any(isinstance(each, torch.optim.Optimizer) for each in vars(optimizer).values())
 
 
 def _is_of_device(key: str, value: Any, parameter: torch.Tensor) -> bool:

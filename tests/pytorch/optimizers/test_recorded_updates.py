@@ -9,6 +9,7 @@ from torch import optim  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.optimizers import first_state  # noqa: E402
 from csrun.pytorch.optimizers.first_state import create_state  # noqa: E402
 
 
@@ -126,9 +127,28 @@ class Sharpness(optim.SGD):
 
 
 def test_an_optimizer_whose_first_step_fails_is_refused(tmp_path):
-    said = r"torch_loops.py:\d+: Sharpness cannot take a step .*it requires a closure"
-    with pytest.raises(UsageError, match=said):
+    said = (
+        r"(?s)torch_loops.py:\d+: Sharpness cannot take .* requires a closure.* another optimizer"
+    )
+    with pytest.raises(UsageError, match=said + "$"):
         InLists(optimizer=lambda p: Sharpness(p, 0.1)).session(tmp_path)
+
+    def wrapping(parameters):
+        optimizer = Sharpness(parameters, 0.1)
+        optimizer.base = optim.SGD(optimizer.param_groups)
+        return optimizer
+
+    with pytest.raises(UsageError, match=said + ", such as the one that it wraps$"):
+        InLists(optimizer=wrapping).session(tmp_path)
+
+
+def test_a_bug_of_csrun_in_the_first_step_keeps_its_traceback(tmp_path, monkeypatch):
+    def buggy(*arguments):
+        raise KeyError("bug")
+
+    monkeypatch.setattr(first_state, "written_by", buggy)
+    with pytest.raises(KeyError, match="bug"):
+        InLists(optimizer=CASES["Rprop"]).session(tmp_path)
 
 
 def test_dampening_is_refused_where_the_update_is_recorded(tmp_path):
