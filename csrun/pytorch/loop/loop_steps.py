@@ -341,15 +341,16 @@ class LoopSteps:
     ) -> None:
         assert step.variant is not None, "known by now"
         place = step.place + (work is QueuedWork.UPDATE)
-        given: tuple[Any, ...] = ()
+        inputs = None
         if work is not QueuedWork.UPDATE:
             step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
             if step.recorded is not None:
                 self._run.take_from_step(step.recorded.written_weights, step.recorded.live_counters)
-            self._run.users.integers.count(step.counters)
-            given = step.inputs, step.counters
-        queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, *given)
+            replay = self._run.replay
+            self._run.users.integers.count(replay.made + 1, step.counters, replay.step)
+            inputs = step.inputs
+        queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs)
         self._run.queue(queued)
 
     def _begin_gradients(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from csrun.base.errors import UsageError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.context import Progress
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target, machine_for
@@ -261,6 +261,19 @@ class ScriptMachine:
 def _window_bytes(variant: StepVariant) -> int:
     """Return the gradient window of a training, including the program that shares its batches."""
     return max(variant.window_bytes, variant.batches.whole(variant).window_bytes)
+
+
+def push_batch(program: Program, step: QueuedStep) -> None:
+    """Send a step's complete batch.
+
+    Raises: UsageError, with the user's line, for a label or an index out of range
+    """
+    assert step.inputs is not None, "no loader gives them"
+    try:
+        program.push(tuple(tensor.numpy() for tensor in step.inputs))
+    except CsrunError as error:
+        said = step.variant.with_lines(str(error))
+        raise UsageError(f"step {step.outputs.number + 1}: {said}") from error
 
 
 def keep_norms(program: Program, steps: Sequence[QueuedStep], norms: Sequence[float]) -> None:

@@ -55,16 +55,16 @@ class ScriptRun(StepQueue):
             if not self.is_open:
                 self.run = replace(self.run, folder=self.folder())
             self.is_open = True
-            self.users.integers.begin(self.replay.made)
             for loader in self.loaders:
                 loader.changes.begin()
             self._in_block = opened.pop_all()
 
     def take_users_values(self) -> None:
-        """Read the weights that the script has written since the last block.
+        """Read the weights that the script has written since the last block's last step.
 
         Raises: UsageError if it has written the optimizer's state
         """
+        self.users.integers.take(self.replay.made)
         if self.replay.is_on or self._machine is None or not self.users.are_current:
             return
         self.users.require_optimizer_as_given()
@@ -82,12 +82,16 @@ class ScriptRun(StepQueue):
     def take_written(self) -> None:
         """Continue from the weights that the loop has written between two steps."""
         are_written, self.are_written = self.are_written, False
-        if not are_written or self._machine is None or self.replay.is_on:
+        if not are_written:
+            return
+        if self.replay.is_on:  # checkpoints include the writes of weights
+            self.users.integers.take(self.replay.made + 1)
+        if self._machine is None or self.replay.is_on:
             return
         self.flush()
         if not self.users.are_current:  # an array of weights was created within the step
             return
-        self.users.integers.take(self.replay.made)
+        self.users.integers.take(self.replay.made + 1)
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:
                 self._writing.add(line)
@@ -120,6 +124,7 @@ class ScriptRun(StepQueue):
     def finish_block(self) -> None:
         """Run the queue, save, and copy the results to the user's objects."""
         self.flush()
+        self.users.integers.write()
         if self._machine is not None:
             self._results = self._machine.finish_block() or self._results
         if self.replay.is_on:
@@ -236,6 +241,7 @@ class ScriptRun(StepQueue):
 
         Raises: UsageError in steps that an earlier run has computed
         """
+        self.users.integers.write()
         if self.replay.is_at_start or self.users.are_current:
             return
         self.replay.require_over()

@@ -2,28 +2,27 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
 
-from csrun.base.errors import CsrunError, UsageError
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import load_weights, scale_in
 from csrun.estimator.target import target_of
 from csrun.executable import MOST_STEPS
-from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
 from csrun.pytorch.run.replay import Replay
-from csrun.pytorch.run.script_machine import ScriptMachine
+from csrun.pytorch.run.script_machine import ScriptMachine, push_batch
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork, in_a_row
 from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
 from csrun.pytorch.user import ScriptBatches, SessionLoader
@@ -306,7 +305,7 @@ class StepQueue:
         with self._breaking():
             self._finish_order()
             queued, self._queued = self._queued, []
-            for (variant, is_update), each in groupby(queued, _by_program):
+            for (variant, is_update), each in groupby(queued, attrgetter("program_key")):
                 (self._update if is_update else self._run)(variant, list(each))
 
     @contextmanager
@@ -330,7 +329,7 @@ class StepQueue:
                 variant.wanted.update(step.outputs.wanted())
             program = self._program(variant)
             if steps[0].inputs is not None:
-                _push(program, steps[0])
+                push_batch(program, steps[0])
             elif has_begun and not is_next and batches.fed is not None:
                 last = batches.last_for(batches.fed.plan.inputs[0].shape[0], first)
                 batches.fed.begin(first, last, batches.loader.encode())
@@ -351,7 +350,7 @@ class StepQueue:
         assert machine is not None, "begun"
         keep_taken = self._orders.keep_taken
         training = machine.training(
-            self.replay.step, names, self._compiling.seconds, keep_taken, self._integers_after
+            self.replay.step, names, self._compiling.seconds, keep_taken, self.users.integers.after
         )
         training.record.synchronizations = self.synchronizations
         training.record.recorded_steps = self.recorded_steps
@@ -359,12 +358,6 @@ class StepQueue:
             training.record.summarize(name, value, training.step)
         self._summaries = []
         return training
-
-    def _integers_after(self, step: int) -> Mapping[str, Array]:
-        """Return the model's integer buffers after a step, for its checkpoint."""
-        ahead = (*self._orders.steps, *self._queued)
-        later = (each.counters for each in ahead if (each.outputs.trained or 0) > step)
-        return self.users.integers.after(step, later)
 
     def summarize(self, name: str, value: float) -> None:
         """Write a number to the events at the training's step, unless it is replayed."""
@@ -403,21 +396,3 @@ class StepQueue:
         """Write the results for late tasks."""
         if self.run.folder is not None:
             announce_done(self.run.folder, results)
-
-
-def _push(program: Program, step: QueuedStep) -> None:
-    """Send a step's complete batch.
-
-    Raises: UsageError, with the user's line, for a label or an index out of range
-    """
-    assert step.inputs is not None, "no loader gives them"
-    try:
-        program.push(tuple(tensor.numpy() for tensor in step.inputs))
-    except CsrunError as error:
-        said = step.variant.with_lines(str(error))
-        raise UsageError(f"step {step.outputs.number + 1}: {said}") from error
-
-
-def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:
-    """Key of queue entries that may share an order."""
-    return step.variant, step.work is QueuedWork.UPDATE

@@ -1,7 +1,7 @@
 """Entries of a loop's queue: steps, and batches of steps with several batches."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 
@@ -28,8 +28,7 @@ class QueuedStep:
     """Entry of a loop's queue.
 
     batch: its number among the loader's. place: how many batches of the step came before it.
-    inputs: all that its program takes, where some of it is of no loader. counters: increments of
-    integer buffers.
+    inputs: all that its program takes, where some of it is of no loader.
     """
 
     variant: StepVariant
@@ -39,12 +38,16 @@ class QueuedStep:
     place: int = 0
     work: QueuedWork = QueuedWork.STEP
     inputs: Inputs | None = None
-    counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ends_step(self) -> bool:
         """True if the update follows, in a training."""
         return self.work is not QueuedWork.BATCH
+
+    @property
+    def program_key(self) -> tuple[StepVariant, bool]:
+        """Key of entries that may share an order."""
+        return self.variant, self.work is QueuedWork.UPDATE
 
     def follows(self, before: "QueuedStep") -> bool:
         """True if one order may contain both."""

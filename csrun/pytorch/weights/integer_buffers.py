@@ -1,7 +1,7 @@
 """Integer and boolean buffers of the user's model, which no program has."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -24,53 +24,63 @@ class IntegerBuffers:
         self._model = model
         self._first: dict[str, list[tuple[int, torch.Tensor]]] = {}  # by name, from which step on
         self._counted: Counter[str] = Counter()
-        self._are_current = True
+        # of the steps that the wafer may not have computed
+        self._increments: deque[tuple[int, Mapping[str, int]]] = deque()
+        self._stale: set[str] = set()  # counted since they were set
 
-    def begin(self, step: int) -> None:
-        """Take the present values as those from a step on, of buffers that have none yet."""
-        with unrecorded():
-            for name, buffer in self._buffers():
-                if name not in self._first:
-                    self._first[name] = [(step, buffer.clone())]
+    def count(self, step: int, increments: Mapping[str, int], computed: int) -> None:
+        """Count up, by name, as a step that is queued does.
 
-    def count(self, increments: Mapping[str, int]) -> None:
-        """Count up, by name, as a step that is queued does."""
-        self._counted.update(increments)
-        self._are_current &= not increments
+        computed: number of steps that the wafer has computed.
+        """
+        self._forget(computed)
+        if increments:
+            self._counted.update(increments)
+            self._increments.append((step, increments))
+            self._stale.update(increments)
 
     def write(self, *, is_replayed: bool = False) -> None:
         """Set the buffers to what was counted. is_replayed: the script may have written them"""
-        if self._are_current and not is_replayed:
+        if not self._stale and not is_replayed:
             return
         with unrecorded():
             for name, buffer in self._buffers():
-                if by := self._counted[name]:
+                if (by := self._counted[name]) and (is_replayed or name in self._stale):
                     buffer.copy_(self._first[name][-1][1] + by)
-        self._are_current = True
+        self._stale.clear()
 
     def take(self, step: int) -> None:
-        """Take the values that the script or its forward has set, as those after a step."""
+        """Take the values that the script or its forward has set, as those from a step on."""
         with unrecorded():
             for name, buffer in self._buffers():
+                if name in self._stale:
+                    continue
                 by, values = self._counted[name], self._first.setdefault(name, [])
                 first = buffer - by if by else buffer
                 if not values or not torch.equal(first, values[-1][1]):
                     values.append((step, first.clone()))
 
-    def after(self, step: int, later: Iterable[Mapping[str, int]]) -> dict[str, Array]:
-        """Return the values after a step, by their names in a checkpoint.
+    def _forget(self, step: int) -> None:
+        """Drop what is only needed for the values after earlier steps."""
+        while self._increments and self._increments[0][0] <= step:
+            self._increments.popleft()
+        for values in self._first.values():
+            while len(values) > 1 and values[1][0] <= step:
+                del values[0]
 
-        Those that a state_dict has. later: increments of steps after it
+    def after(self, step: int) -> dict[str, Array]:
+        """Return the values of a state_dict after a step, by their names in a checkpoint.
+
+        No earlier step may follow.
         """
+        self._forget(step)
         ahead: Counter[str] = Counter()
-        for increments in later:
+        for _, increments in self._increments:
             ahead.update(increments)
         found = {}
         with unrecorded():
             kept = {name for name, _ in self._buffers(is_persistent=True)}
             for name, values in self._first.items():
-                while len(values) > 1 and values[1][0] <= step:
-                    del values[0]
                 if name in kept:
                     by = self._counted[name] - ahead[name]
                     value = values[0][1] + by if by else values[0][1]
