@@ -103,11 +103,15 @@ class ScriptMachine:
         has_slots = owner.slots <= variant.slots
         lost = owner.updates - (variant.stored if has_slots else variant.updates)
         if owner.trains and lost:
-            new = variant.stored - owner.stored or variant.updates - owner.updates
+            what = f"{min(lost)} is not trained in this step, which needs state that others lack"
+            if new := variant.updates - owner.updates:
+                what = (
+                    f"{min(new)} is trained in this step, not {min(lost)}, and in earlier ones the "
+                    "reverse"
+                )
             raise UsageError(
-                f"{variant.recording.loss_line}: {min(new)} is trained in this step, not "
-                f"{min(lost)}, and in earlier ones the reverse: train the same parameters in all "
-                "steps, or all of them in the first one"
+                f"{variant.recording.loss_line}: {what}: train the same parameters in all steps, "
+                "or all of them in the first one"
             )
         return variant
 

@@ -189,6 +189,25 @@ def test_other_parameters_in_each_pass_need_recorded_steps(tmp_path):
         branch_by_branch(kit)
 
 
+class FrozenBranch(Branches):
+    """Has a branch that is not trained, and a layer in front of both."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.branches[1].requires_grad_(False)
+
+    def forward(self, x):
+        return super().forward(self.first(x))
+
+
+def test_a_step_with_other_weights_that_trains_less_is_refused(tmp_path):
+    kit = Kit(FrozenBranch())
+    said = r"0.branches.0.bias is not trained in this step, which needs state that others lack"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        branch_by_branch(kit)
+
+
 def test_a_recorded_loop_has_the_bits_of_a_fast_one(tmp_path):
     found = []
     for fast in (True, False):
