@@ -271,7 +271,6 @@ class _Importer:
                     "indices may repeat, and PyTorch does not define which value is kept: use "
                     "scatter_add"
                 )
-            self._emission.puts_once = op.name in PUTS and writes_once(self._recording, op)
             self._emission.place = number
             self._emission.forward = -1 if op.forward is None else op.forward
             self._emission.kinds = tuple(
@@ -279,6 +278,8 @@ class _Importer:
             )
             arguments, keywords = tree_map(self._argument, (op.arguments, dict(op.keywords)))
             keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
+            if op.name in PUTS:
+                keywords["is_distinct"] = writes_once(self._recording, op)
             if self._is_backward_view(op):
                 self._bind(op, [BackwardOnly(arguments[0].value)])
                 return

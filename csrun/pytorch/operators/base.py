@@ -62,7 +62,6 @@ class Emission:
         self.precision = precision
         self.saved: dict[int, Any] = {}
         self.drawn: dict[int, SSAValue] = {}
-        self.puts_once = False
         self.place = 0
         self.forward = 0
         self.kinds: tuple[TensorKind, ...] = ()

@@ -41,23 +41,50 @@ def index_add(
 
 
 def index_put(
-    e: Emission, x: SSAValue, indices: Any, values: SSAValue, accumulate: bool = False
+    e: Emission,
+    x: SSAValue,
+    indices: Any,
+    values: SSAValue,
+    accumulate: bool = False,
+    *,
+    is_distinct: bool = False,
 ) -> SSAValue:
-    """Write or add values at indices of one or more axes, or write where a mask is true."""
+    """Write or add values at indices of one or more axes, or write where a mask is true.
+
+    is_distinct: the indices are known not to repeat.
+    """
     given = [(d, one) for d, one in enumerate(indices) if one is not None]
     if any(dtype(one) == "bool" for _, one in given):
         return _put_by_mask(e, x, given, values, accumulate)
     if dtype(x) == "bool":
         numbers, put = e.cast(x, "int32"), e.cast(values, "int32")
-        return e.cast(index_put(e, numbers, indices, put, accumulate), "bool")
+        found = index_put(e, numbers, indices, put, accumulate, is_distinct=is_distinct)
+        return e.cast(found, "bool")
     if len(given) == 1:
         ((dim, places),) = given
         places, sizes = wrap_negative(e, places, shape(x)[dim]), shape(x)
         flat = e.view(places, (prod(shape(places)),))
         wanted = (*sizes[:dim], *shape(places), *sizes[dim + 1 :])
         rows = e.view(e.expand(values, wanted), (*sizes[:dim], *shape(flat), *sizes[dim + 1 :]))
-        return _put(e, x, dim, flat, rows, accumulate)
-    return _put_by_several(e, x, given, values, accumulate)
+        return _put(e, x, dim, flat, rows, accumulate, is_distinct)
+    return _put_by_several(e, x, given, values, accumulate, is_distinct)
+
+
+def index_copy(
+    e: Emission,
+    x: SSAValue,
+    dim: int,
+    indices: SSAValue,
+    source: SSAValue,
+    *,
+    is_distinct: bool = False,
+) -> SSAValue:
+    """Write slices at indices of an axis. is_distinct: as in `index_put`"""
+    if not rank(x):
+        return e.view(source, ())
+    flat = e.view(indices, (prod(shape(indices)),))
+    places = (*(None for _ in range(axis(dim, x))), flat)
+    return index_put(e, x, places, source, is_distinct=is_distinct)
 
 
 def _put_by_mask(
@@ -75,7 +102,7 @@ def _put_by_mask(
 
 
 def _put_by_several(
-    e: Emission, x: SSAValue, given: Any, values: SSAValue, accumulate: bool
+    e: Emission, x: SSAValue, given: Any, values: SSAValue, accumulate: bool, is_distinct: bool
 ) -> SSAValue:
     """Write by several indices: their axes become one, indexed by flat numbers."""
     dims, sizes = [d for d, _ in given], shape(x)
@@ -92,13 +119,19 @@ def _put_by_several(
     values = e.expand(values, (*full[:at], *wide, *full[at:]))
     moved = [*range(at, at + len(wide)), *range(at), *range(at + len(wide), rank(values))]
     rows = e.view(_permute(e, values, moved), (prod(wide), *full))
-    found = _put(e, flat, 0, places, rows, accumulate)
+    found = _put(e, flat, 0, places, rows, accumulate, is_distinct)
     apart = e.view(found, tuple(sizes[d] for d in order))
     return _permute(e, apart, np.argsort(order).tolist())
 
 
 def _put(
-    e: Emission, x: SSAValue, dim: int, places: SSAValue, rows: SSAValue, accumulate: bool
+    e: Emission,
+    x: SSAValue,
+    dim: int,
+    places: SSAValue,
+    rows: SSAValue,
+    accumulate: bool,
+    is_distinct: bool,
 ) -> SSAValue:
     """Write or add rows at indices [N] of an axis."""
     options: dict[str, Plain] = {"input_sizes": shape(x), "dim": dim}
@@ -106,7 +139,7 @@ def _put(
     if accumulate:
         return _add(e, x, found)
     counts = _counts(e, places, shape(x)[dim], dtype(x))
-    if not e.puts_once and not _are_distinct(places):
+    if not is_distinct and not _are_distinct(places):
         if not _is_one_number(rows):
             raise unsupported(
                 "index_put needs indices that are known not to repeat, as PyTorch does not define "
@@ -245,7 +278,7 @@ def put(
     size, count = prod(shape(x)), prod(shape(places))
     flat = wrap_negative(e, e.view(places, (count,)), size)
     rows = e.view(source, (count,))
-    return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate), shape(x))
+    return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate, False), shape(x))
 
 
 def masked_scatter(e: Emission, x: SSAValue, mask: SSAValue, source: SSAValue) -> SSAValue:
@@ -276,6 +309,7 @@ EMITTERS: dict[str, Emitter] = {
     "aten.masked_scatter.default": masked_scatter,
     "aten.masked_scatter_backward.default": masked_scatter_backward,
     "aten.index_add.default": index_add,
+    "aten.index_copy.default": index_copy,
     "aten.index_put.default": index_put,
     "aten._unsafe_index_put.default": index_put,
     "aten.index_fill.int_Scalar": index_fill,

@@ -34,6 +34,11 @@ def rows_in_order(h, out, x):
     return out.index_copy(0, x[:, 1].argsort(), h)
 
 
+def columns_in_order(h, out, x):
+    out = out.index_copy(1, x[0].argsort(), h)
+    return out.index_copy(-1, torch.tensor([4, 1]), h[:, :2])
+
+
 def best_rows(h, out, x):
     best = x[:, 0].topk(3)[1]
     out[best] = h[best]
@@ -96,6 +101,7 @@ def a_mask_of_weights(h, out, x):
 FORMS = [
     sorted_and_back,
     rows_in_order,
+    columns_in_order,
     best_rows,
     best_of_each_row,
     one_of_each_row,
@@ -117,6 +123,10 @@ def test_writes_are_pytorchs(tmp_path, form):
 def rows_that_repeat(h, out, x):
     out[x.argmax(1)] = h
     return out
+
+
+def columns_that_repeat(h, out, x):
+    return out.index_copy(1, x.argmax(1)[:6], h)
 
 
 def rows_of_two_masks(h, out, x):
@@ -153,6 +163,7 @@ def rows_of_unique_that_may_be_negative(h, out, x):
     "form",
     [
         rows_that_repeat,
+        columns_that_repeat,
         rows_of_two_masks,
         some_axes_of_a_mask,
         the_same_rows_of_topk,
