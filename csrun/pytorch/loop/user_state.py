@@ -75,8 +75,7 @@ class UserState:
     def note_write(self, name: str) -> bool:
         """Note that the loop is about to write a tensor of the model.
 
-        False in steps that an earlier run has computed: their checkpoint includes the write of a
-        weight, and the integer buffers have their values.
+        False in steps that an earlier run has computed: their checkpoint includes the write.
 
         Raises: UsageError within a step, whose gradients belong to the weights before
         """
@@ -87,10 +86,8 @@ class UserState:
                 "write it after optimizer.step(), before the next batch is taken"
             )
         self._run.users.keep_weights()
-        self._run.are_written = True
-        if self.is_replayed:
-            self._run.users.integers.write()
-        return not self.is_replayed
+        self._run.are_written = not self.is_replayed
+        return self._run.are_written
 
     def note_shared(self) -> None:
         """Note that the loop has an array of weights, which it may write until the next step."""

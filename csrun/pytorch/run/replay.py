@@ -153,6 +153,8 @@ class Replay:
         outputs.trained = self._made
         if is_on:
             self.users.are_current = False
+            if self.found is not None and not self.is_on:
+                self.users.integers.load(self.found)
             if step.work is not QueuedWork.UPDATE:
                 outputs.status.advance(StepProgress.REPLAYED)
             if self._kept is not None and step.variant.trains:

@@ -82,11 +82,7 @@ class ScriptRun(StepQueue):
     def take_written(self) -> None:
         """Continue from the weights that the loop has written between two steps."""
         are_written, self.are_written = self.are_written, False
-        if not are_written:
-            return
-        if self.replay.is_on:  # checkpoints include the writes of weights
-            self.users.integers.take(self.replay.made + 1)
-        if self._machine is None or self.replay.is_on:
+        if not are_written or self._machine is None or self.replay.is_on:
             return
         self.flush()
         if not self.users.are_current:  # an array of weights was created within the step

@@ -10,6 +10,7 @@ from csrun.pytorch.deferred_init.tape import is_meta
 from csrun.pytorch.record.model_tensors import modules_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
+from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
 
 
@@ -45,8 +46,10 @@ class IntegerBuffers:
             return
         with unrecorded():
             for name, buffer in self._buffers():
-                if (by := self._counted[name]) and (is_replayed or name in self._stale):
-                    buffer.copy_(self._first[name][-1][1] + by)
+                by = self._counted[name]
+                if name in self._stale or (is_replayed and by):
+                    first = self._first[name][-1][1]
+                    buffer.copy_(first + by if by else first)
         self._stale.clear()
 
     def take(self, step: int) -> None:
@@ -59,6 +62,17 @@ class IntegerBuffers:
                 first = buffer - by if by else buffer
                 if not values or not torch.equal(first, values[-1][1]):
                     values.append((step, first.clone()))
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Take a checkpoint's values, as those after its step, which was the last one counted."""
+        saved = checkpoint.manifest.tensors
+        with unrecorded():
+            for name, _ in self._buffers():
+                if (stored := stored_name(name)) in saved:
+                    value, by = torch.from_numpy(checkpoint.tensor(stored)), self._counted[name]
+                    first = value - by if by else value
+                    self._first.setdefault(name, []).append((checkpoint.step, first))
+                    self._stale.add(name)
 
     def _forget(self, step: int) -> None:
         """Drop what is only needed for the values after earlier steps."""

@@ -298,7 +298,9 @@ def train_once(kit, note=lambda: None, inverts=True):
     return losses
 
 
-@pytest.mark.parametrize("layer", [ActNorm, Codebook, Annealed, SkippedNorm, Counted, Masked])
+@pytest.mark.parametrize(
+    "layer", [ActNorm, Codebook, Annealed, CumulativeNorm, SkippedNorm, Counted, Usage, Masked]
+)
 def test_a_resumed_run_has_the_buffers_of_one_that_was_never_killed(tmp_path, layer):
     def run(folder, passes):
         torch.manual_seed(1)
