@@ -27,15 +27,15 @@ class IntegerBuffers:
         self._counted: Counter[str] = Counter()
         # of the steps that the wafer may not have computed
         self._increments: deque[tuple[int, Mapping[str, int]]] = deque()
-        self._stale: set[str] = set()  # counted since they were set
+        self._stale: set[str] = set()  # names of those that `write` must set
 
     def count(self, step: int, increments: Mapping[str, int], computed: int) -> None:
         """Count up, by name, as a step that is queued does.
 
         computed: number of steps that the wafer has computed.
         """
-        self._forget(computed)
         if increments:
+            self._forget(computed)
             self._counted.update(increments)
             self._increments.append((step, increments))
             self._stale.update(increments)
