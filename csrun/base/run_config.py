@@ -75,43 +75,36 @@ class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Configuration of the estimator; the `runconfig` section of a params file.
 
-    cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
-    seed: keys initial weights and every random draw; equal seeds give equal bits.
-    save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
-    save_initial_checkpoint: save the weights that a training begins with, at step 0, too.
-    keep_checkpoint_max: how many checkpoints stay in model_dir.
+    cs_ip: CS system, as host, host:port or name; None: the site's first one of the right mode.
+    save_checkpoints_steps, log_steps: steps between two checkpoints, and between two log lines.
+    save_initial_checkpoint: also save the initial weights of a training, at step 0.
+    keep_checkpoint_max: maximum number of checkpoints in model_dir.
     num_csx: CS systems that share each batch, in weight streaming.
-    minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
-    on the wafer; None leaves it to the compiler, which takes 1.
-    micro_batch_size: samples of a batch that are computed at a time, one part after the other;
-    `auto`: all of them, or the largest part whose activations fit the system.
-    recompute: `auto`: in weight streaming, have activations that do not fit made again before the
-    backward pass, where that is estimated to be faster than smaller micro-batches; `none`: never.
-    multireplica: place as many replicas of a model as fit the wafer and pay in a training, each
-    with a share of the batch; a step is that of the whole batch. A job has a streamer for each.
-    max_group_bytes: a larger matrix of weights comes to the wafer in parts, as bytes or 8MiB; None
-    cuts, in weight streaming, what takes more than an eighth of the wafer's memory.
+    minibatches_in_flight: number of equal parts of a batch that flow through the layers of a
+        pipelined system at the same time; None: chosen by the compiler, which takes 1.
+    micro_batch_size: samples of a batch that are computed at a time; `auto`: all, or the largest
+        part whose activations fit the system.
+    recompute: `auto`: in weight streaming, recompute activations that do not fit, if that is
+        estimated to be faster than smaller micro-batches; `none`: never.
+    multireplica: in a training, place as many replicas of the model as fit the wafer and are
+        faster, each with a share of the batch; a job has one streamer for each.
+    max_group_bytes: size above which a matrix is sharded, in bytes or as 8MiB; None: in weight
+        streaming an eighth of the wafer's memory.
+    trace_layers: trace layer by layer, with a program compiled with marks.
+    record_steps: first and last global step in which the program of a training writes the value of
+        each operator to the compile directory.
+    num_wgt_servers: number of MemoryX tasks, in a job with a layout for as many.
+    precision: float32; float64, for comparison with other programs; or a format in which weights,
+        gradients and activations are stored in 16 bits, while arithmetic, master weights and the
+        optimizer's state are float32.
+    cb16_exponent_bias: exponent bias of mixed_cbfloat16.
+    number_ranges: in mixed precision, steps between two reports on the ranges of weights,
+        gradients and activations; with a scaled loss there is one whenever the scale halves, too.
+    kernels: `numpy`; `llvm`: machine code, which needs llvmlite; `auto`: machine code if possible.
+    products: matrix products of machine code. `own`: the same bits with any number of threads;
+        bfloat16 is multiplied by AMX or AVX512-BF16 if the CPU has it. `float32`: without these.
+        `blas`: those of NumPy's BLAS, whose last digits depend on the number of threads.
     warm_start: part of another training's weights, for a training that starts at step 0.
-    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
-    weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
-    memory or on disk, and how much memory a store on disk takes.
-    threads: the most that compute a step on the wafer, None for every CPU of its task; a step of
-    less than 0.1 GFLOP takes one. Of products that BLAS computes another number of threads changes
-    the last bits.
-    trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
-    record_steps: the first and the last global step of a training in which its program writes each
-    operator's value to the compile directory.
-    num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
-    precision: float32 or float64, for checking against other programs, is arithmetic of the whole
-    run. With mixed_float16, mixed_bfloat16 or mixed_cbfloat16 weights, gradients and activations
-    are stored in 16 bits; arithmetic, master weights and the optimizer's state are float32.
-    cb16_exponent_bias: of mixed_cbfloat16. number_ranges: in mixed precision, steps between two
-    reports on the ranges of weights, gradients and activations; with a scaled loss also where the
-    scale halves.
-    kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
-    host can run it. products: of machine code; `own` has the same bits with any number of threads,
-    and multiplies bfloat16 by AMX or AVX512-BF16 where the CPU has it, `float32` never; `blas`
-    leaves matrix products to NumPy's BLAS.
     """
 
     cs_ip: str | None = None

@@ -7,7 +7,7 @@ from csrun.base.errors import UsageError
 
 
 class CompileError(UsageError):
-    """The model, as it is written, does not compile for the system. layer: that is at fault."""
+    """The model does not compile for the system. layer: layer with the error."""
 
     layer = ""
 

@@ -17,15 +17,14 @@ GROUP_BYTES = 1 << 20
 class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of one compile; equal options and an equal model give an equal Executable.
 
-    `system` is the CS system whose memory the model must fit. A matrix of more than
-    `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
-    it takes more than its share of the wafer. With `mark_layers` the program says where each layer
-    begins and ends, for a trace. record_steps: the first and the last step in which it records the
-    value of each operator. number_ranges: in mixed precision, steps between two in which it
-    measures these values.
-    recompute: where activations do not fit, make them again before the backward pass.
-    stored_layers: those of the store that the program uses, in their order there, if it is another
-    program's.
+    system: CS system whose memory the model must fit.
+    max_group_bytes: size above which a matrix is sharded, in any mode; None: its share of the
+        wafer's memory, in weight streaming only.
+    mark_layers: report where each layer begins and ends, for a trace.
+    record_steps: first and last step in which each operator's value is recorded.
+    number_ranges: in mixed precision, steps between two in which values are measured.
+    recompute: recompute activations that do not fit before the backward pass.
+    stored_layers: layers of another program's store that this one uses, in their order there.
     """
 
     system: System

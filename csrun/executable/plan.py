@@ -265,10 +265,12 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     counts_padding: layer and operator whose result would include the padding of an incomplete
         batch; such batches are refused (None: there is none).
 
-    One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
-    numbers. `recording`, `measuring`: values that the program writes to files, or the ranges of.
-    `machine_code_share`: of the FLOPs, what machine code computes; `bfloat16_share`: what products
-    by instructions for bfloat16 do.
+    marks: layers that the program reports, by index.
+    recording, measuring: values that the program writes to files, or whose ranges it writes.
+    machine_code_share, bfloat16_share: share of the FLOPs in machine code, and in products by
+        instructions for bfloat16.
+
+    One update is that of all systems, replicas and minibatches.
 
     With several minibatches the program works on one minibatch at a time. `inputs` are those of the
     global batch; everything else describes one minibatch. Buffers of minibatch j are shifted by j *

@@ -93,10 +93,10 @@ class JobFolder:
 
     @contextmanager
     def noted_cancel(self, command: str) -> Iterator[None]:
-        """Context manager in which the job is cancelled: it notes before who does it.
+        """Context manager for cancelling the job: it first notes the user and the command.
 
-        If that fails, the note is removed, as the job may end later for another reason. On a full
-        disk there is none.
+        If cancelling fails, the note is removed: the job may end later for another reason. If the
+        disk is full there is no note.
         """
         path, earlier = self.path / CANCEL_FILE, self.cancel_note
         with suppress(OSError):
@@ -117,7 +117,7 @@ class JobFolder:
         return read_start(self.path / CANCEL_FILE, REASON_BYTES)
 
     def reason_of(self, signum: int, stopped_by: str = "") -> str:
-        """Event that a signal to the launcher stands for: who has cancelled the job, if it was.
+        """Return the event behind a signal to the launcher: who cancelled the job, if anybody did.
 
         stopped_by: what the scheduler says, if the signal is its own
         """

@@ -52,11 +52,11 @@ def require_supported(callbacks: Any, others: Mapping[str, Any]) -> None:
 def arrays_of(
     x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None
 ) -> tuple[Any, ...]:
-    """Features, labels and, where they are given, the weights of samples.
+    """Return features, labels and, if given, sample weights.
 
     Source: keras.Model.fit: class_weight has the weights of labels, 1 for those that it lacks
 
-    Raises: UsageError for both weights, or for labels that are no classes
+    Raises: UsageError for both weights, or for labels that are not classes
     """
     if class_weight is None:
         arrays = (x, y) if sample_weight is None else (x, y, sample_weight)

@@ -50,7 +50,7 @@ class KerasMetrics(HostCall):
         compiled.update_state(y, predictions, *weights)
 
     def values(self) -> Results:
-        """The metrics by name, and start again.
+        """Return the metrics by name, and reset.
 
         Raises: UsageError for a metric of several numbers
         """

@@ -106,7 +106,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         callbacks: Any = None,
         **others: Any,
     ) -> Results:
-        """Train on arrays for so many epochs, without the samples of an incomplete last batch.
+        """Train on arrays for this many epochs, without the samples of an incomplete last batch.
 
         validation_data: evaluated after the training; the results have the prefix `val_`.
         callbacks, others: those of Keras, which are refused by name

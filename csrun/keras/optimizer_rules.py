@@ -46,7 +46,9 @@ class KerasLearning:
 
 
 def learning_of(model: KerasModel, is_mixed: bool, start: Checkpoint | None) -> KerasLearning:
-    """The updates of a model's optimizer. start: the checkpoint that the training begins with.
+    """Return the updates of a model's optimizer.
+
+    start: checkpoint that the training begins with
 
     Raises: UsageError for a learning rate that is a function
     """

@@ -116,9 +116,9 @@ class Backend(Protocol):
         """Return the CS systems of the site, with their users and the jobs that wait for them."""
 
     def cancel(self, job_id: int, command: str) -> str:
-        """End a job in order; what has come of it, for the user to read.
+        """Cancel a job in an orderly way; return what happened, as text.
 
-        command: that the user cancels it with, for its record
+        command: the user's cancel command, for the job's record
         """
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:

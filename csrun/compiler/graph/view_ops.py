@@ -148,7 +148,7 @@ def _number_of(op: Operation, known: Numbers, ranges: Ranges) -> str | None:
 
 
 def _constant_of(text: str) -> float | None:
-    """The number that a text is, None if it speaks of the step."""
+    """Return the value of a number's text; None if it depends on the step."""
     try:
         return float(text)
     except ValueError:

@@ -38,7 +38,7 @@ class GroupedProduct(FunctionKernel):
 
 
 def match_grouped(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, GroupedMmOp | GroupedOuterOp)
     graph.take(operation)
     return GroupedProduct(

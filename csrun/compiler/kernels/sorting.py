@@ -31,7 +31,7 @@ class Argsort(UnaryKernel):
 
 
 def match_argsort(operation: Operation, graph: Graph) -> Kernel:
-    """The operator alone."""
+    """Match the single operator."""
     assert isinstance(operation, ArgsortOp)
     graph.take(operation)
     return Argsort(

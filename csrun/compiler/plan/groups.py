@@ -6,11 +6,11 @@ next one would have to be sent within the short computation of the small one. Gr
 boundaries, so a block of the model that is smaller than a group is not split. A model that would be
 one group is split in two if MemoryX can update one of them during the other's backward pass.
 
-A layer that is used at several places of a pass, as a tied weight is, is a group of its own:
-whatever joined it would travel as often. So is one whose turn differs between forward and backward.
+A layer with several uses in a pass, such as a tied weight, is a separate group: layers grouped with
+it would be sent as often. So is a layer whose position differs between forward and backward.
 
-A program over the store of others has its layers in the order that they have there, whatever its
-own order of use is: a group of a training is one piece of the store.
+A program over the store of another has its layers in that store's order, because a group of a
+training is one piece of the store.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ Uses = Iterable[frozenset[str]]  # the layers that each kernel of a pass uses, i
 class _LayerUnit:
     """Layers that stay in one group: one, or all that a kernel uses at once.
 
-    forward, backward: its turn in each pass, None where it has none; is_revisited: it has several.
-    place: of its first layer in the store, counted in layers.
+    forward, backward: its position in each pass, None if it has none. is_revisited: it has several.
+    place: position of its first layer in the store, in layers.
     """
 
     layers: tuple[str, ...]
@@ -86,8 +86,10 @@ def _parts(
     backward: list[frozenset[str]],
     stored: Mapping[str, int],
 ) -> list[_LayerUnit]:
-    """By their place in the store, then by their first turn forward; those without one after the
-    layer that is declared before."""
+    """Return the units sorted by their place in the store, then by their first forward position.
+
+    A unit without one comes after the layer that is declared before it.
+    """
     order = sorted(sizes, key=lambda layer: stored.get(layer, len(stored)))
     sizes = {layer: sizes[layer] for layer in order}
     uses = [*forward, *backward]
@@ -117,7 +119,7 @@ def _parts(
 
 
 def _placed(parts: Run, stored: Mapping[str, int]) -> Run:
-    """The parts with their places; those that the store lacks come after all that it has."""
+    """Return the units with their places; those that the store lacks follow all others."""
     found, end = [], len(stored)
     for part in parts:
         is_stored = part.layers[0] in stored
@@ -127,7 +129,7 @@ def _placed(parts: Run, stored: Mapping[str, int]) -> Run:
 
 
 def _spans(first_of: Mapping[str, str], stored: Mapping[str, int]) -> list[frozenset[str]]:
-    """For each part the layers that the store has from its first layer to its last."""
+    """Return for each unit the layers of the store from its first to its last one."""
     known = [layer for layer in first_of if layer in stored]
     places: dict[str, list[int]] = {}
     for layer in known:  # in the order of the store

@@ -55,7 +55,7 @@ class TaskServer(Protocol):
         """Describe a server that ended before its tasks."""
 
     def describe_stop(self) -> str:
-        """Event for which a scheduler has signalled the tasks; empty if it does not say."""
+        """Return the reason why a scheduler signalled the tasks; empty if unknown."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def is_iterated(loader: Any) -> bool:
 
 
 def length_of(loader: "DataLoader[Any]") -> int:
-    """Return the number of batches in a pass; UNKNOWN of an iterable without a length.
+    """Return the number of batches in a pass; UNKNOWN for an iterable without a length.
 
     The length of an iterable that makes batches itself may be that of its samples: PyTorch ends
     the pass where the iterable ends.

@@ -38,7 +38,7 @@ class ForwardCalls:
         return [call.results for call in self.calls if call.name == MODEL]
 
     def keeps(self, recording: Recording, value: Ref) -> bool:
-        """True for a value made of one that forward has not returned, as of a hook."""
+        """True for a value computed from one that forward has not returned, such as a hook's."""
         if self.are_repeated:
             return False
         known = {*refs_in(self.results), *recording.written.values()}

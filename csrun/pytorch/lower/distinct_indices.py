@@ -88,7 +88,7 @@ def _are_places(recording: Recording, indices: Sequence[Ref]) -> bool:
 
 
 def _place(recording: Recording, index: Ref) -> tuple[Ref | None, int]:
-    """Return the mask and the axis that an index has places of; None where it has none."""
+    """Return the mask and the axis whose true positions an index has; None if it has no such."""
     maker, made = _maker(recording, index, _RESHAPES)
     if maker is not None and maker.name == _NONZERO:  # of one axis
         mask = maker.operands[0]
@@ -108,7 +108,7 @@ def _place(recording: Recording, index: Ref) -> tuple[Ref | None, int]:
 
 
 def _are_crossed(recording: Recording, indices: Sequence[Ref]) -> bool:
-    """True for constants that do not repeat, but along an axis on which another index does not."""
+    """True if constants, combined with one index that does not repeat, select no element twice."""
     known = {leaf.value: leaf.tensor for leaf in recording.of(LeafSource.CONSTANT)}
     constants = [known[index] for index in indices if index in known]
     others = [index for index in indices if index not in known]

@@ -157,7 +157,7 @@ class _Importer:
     def forward(self, outputs: Sequence[Ref] = ()) -> set[int]:
         """Emit all that precedes the backward pass; return the numbers of the other operators.
 
-        Left out are small integers that nothing but the host reads, which are no outputs either.
+        Small integers that only the host reads are omitted, unless they are outputs.
         """
         for leaf in (*self._recording.leaves, *self._recording.host_leaves):
             with self._located(user_line(), f"{leaf.source} {leaf.name}"):

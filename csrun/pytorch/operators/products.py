@@ -60,7 +60,7 @@ def grouped_mm(
     bias: SSAValue | None = None,
     out_dtype: Any = None,
 ) -> SSAValue:
-    """Emit products of groups, of which a matrix with two axes has rows or columns."""
+    """Emit grouped products; a group is rows or columns of an operand with two axes."""
     if ends is None:
         return e.emit(MatmulOp, a, b)
     if rank(a) == rank(b) == 2:

@@ -161,8 +161,8 @@ class ForwardDraws:
     ) -> tuple[torch.Tensor, Draw | None]:
         """Draw numbers; return them, with the draw if a later step can repeat it without forward.
 
-        It cannot outside of forward, with a generator of the script's own, or if forward itself has
-        set PyTorch's generator state.
+        That is impossible outside of forward, with a generator of the script, or if forward has set
+        PyTorch's generator state.
         """
         is_known = self._state is not None and kwargs.get("generator") is None
         is_known = is_known and _generator_state() == self._state

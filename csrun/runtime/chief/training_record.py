@@ -32,13 +32,15 @@ SHOWN_WAIT = 0.05  # of the time so far; a smaller share is not reported
 class LoopOptions:
     """Options of a training loop.
 
-    first: the global step it starts from; last: the one it ends before, None for the data's end.
-    identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
-    its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
-    grace_s: how long the run may go on once it must end; None for as long as it takes. first_scale:
-    the loss's, of the checkpoint that the run continues. number_ranges: steps between two reports
-    on the numbers' ranges. of_updates: numbers of the updates for the events. beside: returns
-    tensors of a checkpoint after a step that the store does not have.
+    first, last: initial global step, and the step before which it ends; None: the end of the data.
+    identity: the run's identity in checkpoints.
+    apart: each streamer has separate data, whose end ends the run.
+    saves_initial: write a checkpoint at step 0.
+    grace_s: time to end after a signal, in seconds; None: no limit.
+    first_scale: loss scale of the checkpoint that the run continues.
+    number_ranges: steps between two reports on ranges.
+    of_updates: numbers of updates for the events.
+    beside: returns tensors of a checkpoint after a step that the store does not have.
     """
 
     model_dir: Path
