@@ -23,7 +23,7 @@ STEPS, MICRO_STEPS = 60, 6
 #: Of the first steps, and by how much their losses may differ: float32 trajectories part at the
 #: kinks of ReLU, PyTorch's own by threads, too; those of transformers have none.
 COMPARED = {
-    "fc_mnist": (20, {"rel": 1e-3}),
+    "fc_mnist": (10, {"rel": 1e-3}),  # its ten layers double a difference of rounding in two steps
     "gpt2": (50, {"abs": 1e-4}),
     "bert": (50, {"abs": 1e-4}),
 }
