@@ -138,17 +138,16 @@ class RowWriter:
         self._whole = code.op("and", self._k, index(-_STEP))
         up = code.op("and", code.op("add", self._k, index(_STEP - 1)), index(-_STEP))
         is_row = code.compare("eq", self._a_k, index(1))
-        is_column = code.compare("eq", self._a_row, index(1))
-        is_none = code.op("xor", code.op("or", is_row, is_column), code.constant(1, is_row.kind))
+        others = code.op("xor", is_row, code.constant(1, is_row.kind))
+        is_column = code.op("and", others, code.compare("eq", self._a_row, index(1)))
+        is_neither = code.op("xor", others, is_column)
         with code.loop(index(0), self._n, self._rows) as first:
             depth = code.op("udiv", up, index(2))
             target = code.offset("%packed", "float32", code.op("mul", first, depth))
             with code.when(is_row), code.loop(index(0), index(self._rows)) as row:
                 self._convert(first, row, target)
-            for condition, is_gathered in ((is_column, False), (is_none, True)):
-                # A single row, and a single number of k, have any strides.
-                is_other = code.op("xor", is_row, code.constant(1, is_row.kind))
-                with code.when(code.op("and", condition, is_other)):
+            for condition, is_gathered in ((is_column, False), (is_neither, True)):
+                with code.when(condition):
                     for half in _HALVES:
                         self._transpose(first, half, target, is_gathered)
 
