@@ -66,7 +66,7 @@ def test_a_training_with_the_cpus_products_goes_on_without_them(tmp_path, caplog
     found = train(tmp_path / "parts", 6, products="float32", **options)
     (line,) = warnings(caplog)
     assert f"kernels was llvm, products {INSTRUCTIONS} and is llvm, products own" in line
-    atol = 0 if INSTRUCTIONS == "avx512_bf16" else 2.0**-8  # AMX has another order of sums
+    atol = 0 if INSTRUCTIONS == "avx512_bf16" else 1e-5  # AMX has another order of sums
     assert found.keys() == expected.keys()
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=atol, err_msg=name)

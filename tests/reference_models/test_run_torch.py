@@ -21,8 +21,8 @@ PLAIN = CHECKOUT / "tests" / "support" / "plain_torch"
 DATA_HELPERS = {"csrun.data.formats"}
 STEPS, MICRO_STEPS = 60, 6
 #: Of the first steps, and by how much their losses may differ: float32 trajectories part at the
-#: kinks of ReLU, PyTorch's own by threads, too; those of transformers have none. With weights moved by
-#: 1e-6 of their value PyTorch's fc_mnist is 1e-5 off from step 9 on, and up to 2e-2 at step 20.
+#: kinks of ReLU, PyTorch's own by threads, too; those of transformers have none. With weights
+#: moved by 1e-6 of their value PyTorch's fc_mnist is 1e-5 off from step 9 on, 2e-2 at step 20.
 COMPARED = {
     "fc_mnist": (8, {"rel": 1e-5}),
     "gpt2": (50, {"abs": 1e-4}),
