@@ -1,6 +1,7 @@
 """When the stage of a compile is shown."""
 
 from dataclasses import dataclass, field
+from threading import Timer
 
 from support.jobs import until
 
@@ -34,12 +35,19 @@ def test_a_short_compile_shows_nothing(monkeypatch):
 
 
 def test_the_stage_that_runs_appears_without_another_beginning(monkeypatch):
-    monkeypatch.setattr(progress, "APPEARS_AFTER_S", 0.01)
+    timers = []
+
+    def timer(after_s, call):
+        timers.append(Timer(after_s, call))
+        return timers[-1]
+
+    monkeypatch.setattr(progress, "Timer", timer)
     launcher = Launcher()
     with progress.compile_display(launcher) as begin:
         begin("gradient")
         begin("matching")
-        until(lambda: launcher.shown)
+        (started,) = timers
+        started.function()
         begin("placing")
     *stages, end = launcher.shown
     assert [(p.done, p.text) for p in stages] == [(1, "matching"), (2, "placing")]
