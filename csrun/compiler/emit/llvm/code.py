@@ -4,10 +4,11 @@ LLVM must not change how a value is computed: no instruction has a fast-math fla
 lanes does not depend on the host's registers.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from csrun.compiler.emit.llvm.literals import FLOATS, literal
 
 LANES = 16
 _TYPES = {
@@ -22,7 +23,6 @@ _TYPES = {
     "bool": "i1",
 }
 _SUFFIXES = {"float": "f32", "double": "f64"}
-FLOATS = ("float32", "float64")
 #: Integer type of a float's size.
 BITS_OF = {"float32": "int32", "float64": "int64"}
 
@@ -107,6 +107,7 @@ class Code:
         self.entry: list[str] = []
         self.declared: dict[str, str] = {}
         self._count = 0
+        self._selected: set[str] = set()
 
     def new_name(self, stem: str) -> str:
         self._count += 1
@@ -125,7 +126,7 @@ class Code:
 
     def constant(self, number: float, kind: Kind) -> LaneValue:
         """Return a number, in all lanes."""
-        text = _literal(number, kind)
+        text = literal(number, kind.dtype)
         if kind.lanes > 1:
             text = f"splat ({kind.element} {text})"
         return LaneValue(text, kind)
@@ -180,7 +181,9 @@ class Code:
         return self.call_typed(f"llvm.vector.reduce.or.{mask.kind.suffix}", Kind("bool"), [mask])
 
     def select(self, condition: LaneValue, x: LaneValue, y: LaneValue) -> LaneValue:
-        return self.make(x.kind, f"select {condition}, {x}, {y}")
+        found = self.make(x.kind, f"select {condition}, {x}, {y}")
+        self._selected.add(found.text)
+        return found
 
     def convert(self, how: str, x: LaneValue, dtype: str) -> LaneValue:
         """Emit a conversion instruction, such as sitofp."""
@@ -220,12 +223,29 @@ class Code:
         align = stored_size(kind.dtype)
         if mask is None:
             found = self.make(stored, f"load {stored.ir}, ptr {pointer}, align {align}")
+        elif isinstance(mask, FirstLanes):
+            found = self._load_first(pointer, stored, mask.count)
         else:
             name = f"llvm.masked.load.{stored.suffix}.p0"
             self._declare(name, f"{stored.ir} @{name}(ptr, i32, {mask.kind.ir}, {stored.ir})")
             operands = f"ptr {pointer}, i32 {align}, {mask}, {stored.ir} zeroinitializer"
             found = self.make(stored, f"call {stored.ir} @{name}({operands})")
         return self._loaded(found, kind)
+
+    def _load_first(self, pointer: str, kind: Kind, count: int) -> LaneValue:
+        """Load lanes in the pieces in which they are stored: a CPU forwards no store to a load that
+        is longer.
+        """
+        found, lanes = self.constant(0, kind), range(kind.lanes)
+        for first, size in _pieces(count):
+            own = self.load(self.offset(pointer, kind.dtype, index(first)), Kind(kind.dtype, size))
+            if size == 1:
+                found = self.make(kind, f"insertelement {found}, {own}, i64 {first}")
+            else:
+                wide = self.shuffle(own, own, [(n - first) % size for n in lanes])
+                is_own = range(first, first + size)
+                found = self.shuffle(found, wide, [n + (n in is_own) * kind.lanes for n in lanes])
+        return found
 
     def prefetch(self, pointer: str, writes: bool = False) -> None:
         """Prefetch a cache line, if the address may be accessed: for writing to the L1 cache.
@@ -266,6 +286,9 @@ class Code:
         """Store consecutive elements, where the mask is true."""
         value = self._stored_value(value)
         align = stored_size(value.kind.dtype)
+        if value.text in self._selected:
+            # LLVM would make a masked store, if one of both is what is there.
+            value = self.make(value.kind, f"freeze {value}")
         if mask is None:
             self.lines.append(f"  store {value}, ptr {pointer}, align {align}")
             return
@@ -278,16 +301,12 @@ class Code:
 
     def _store_first(self, value: LaneValue, pointer: str, count: int) -> None:
         """Store lanes in pieces of 2 ** n: a masked store takes ten times as long on some CPUs."""
-        done = 0
-        while done < count:
-            size = 1 << ((count - done).bit_length() - 1)
+        for first, size in _pieces(count):
             kind = Kind(value.kind.dtype, size)
-            own = self.shuffle(value, value, range(done, done + size)).text
-            place = self.offset(pointer, kind.dtype, index(done))
-            align = stored_size(kind.dtype)
+            own = self.shuffle(value, value, range(first, first + size)).text
+            place = self.offset(pointer, kind.dtype, index(first))
             kept = f"<{size} x {kind.element}> {own}"
-            self.lines.append(f"  store {kept}, ptr {place}, align {align}")
-            done += size
+            self.lines.append(f"  store {kept}, ptr {place}, align {stored_size(kind.dtype)}")
 
     def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:
         """Store elements that are not consecutive."""
@@ -367,24 +386,14 @@ class Code:
         self.lines.append(f"{label}:")
 
 
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """Yield the first lane and the size, 2 ** n, of each piece of so many lanes."""
+    first = 0
+    while first < count:
+        size = 1 << ((count - first).bit_length() - 1)
+        yield first, size
+        first += size
+
+
 def _stored(dtype: str) -> str:
     return "i8" if dtype == "bool" else Kind(dtype).element
-
-
-def _literal(number: float, kind: Kind) -> str:
-    if kind.dtype == "bool":
-        return str(bool(number)).lower()
-    if not kind.is_float:
-        return str(int(number))
-    if kind.dtype == "float32":
-        number = struct.unpack("<f", struct.pack("<f", _in_float32(number)))[0]
-    (bits,) = struct.unpack("<Q", struct.pack("<d", number))
-    return f"0x{bits:016X}"
-
-
-def _in_float32(number: float) -> float:
-    """Round a number to float32 as NumPy does, where Python's struct would refuse it."""
-    most = 3.4028235677973366e38  # midpoint between the largest float32 and the next power of 2
-    if abs(number) < most or number != number:
-        return number
-    return float("inf") if number > 0 else float("-inf")
