@@ -43,6 +43,7 @@ _TILES_OF_CHUNK = 2  # of rows
 _GROUP_COLUMNS = 128  # at least, of a group
 _LEAST_WORK = 1 << 17  # multiplications of a chunk: 3 us
 _LEAST_PACKED = 1 << 19  # numbers that threads share: fewer are packed sooner by one of them
+_LEAST_SUMS = 10  # that two units add to at a time, each sum in 5 cycles
 _LARGE = 1 << 22  # multiplications of an item that all threads share
 
 
@@ -67,6 +68,11 @@ class Tile:
     def columns(self) -> int:
         """Columns of a panel of B."""
         return 2 * self.lanes
+
+    @property
+    def has_tall(self) -> bool:
+        """Return whether a tile of one vector needs twice the rows to have enough sums at work."""
+        return self.rows < _LEAST_SUMS
 
     def depth(self, k: int) -> int:
         """Lanes of a panel for so many numbers of k."""

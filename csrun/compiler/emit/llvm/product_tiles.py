@@ -30,9 +30,7 @@ class TileWriter:
     def write(self, code: Code) -> None:
         """C[rows, columns] = (adds ? C : 0) + A B, for k that are one block."""
         self._code = code
-        rows = LaneValue("%rows", INDEX)
-        last = code.op("sub", rows, index(1))
-        self._a = [self._row("%a", "%a_row", code.call("smin", index(r), last)) for r in self._rows]
+        self._find_a()
         self._c = [self._row("%c", "%c_row", index(r)) for r in self._rows]
         for pointer in self._c:
             code.prefetch(pointer, writes=True)
@@ -45,11 +43,26 @@ class TileWriter:
     def _rows(self) -> range:
         return range(self._tile.rows)
 
+    @property
+    def _count(self) -> LaneValue:
+        """Rows that are there."""
+        return LaneValue("%rows", INDEX)
+
     def _row(self, base: str, stride: str, row: LaneValue) -> str:
         if row.text == "0":
             return base
         elements = self._code.op("mul", row, LaneValue(stride, INDEX))
         return self._code.offset(base, "float32", elements)
+
+    def _find_a(self) -> None:
+        """Find the rows of A; in place of those that are not there the last one."""
+        last = self._code.op("sub", self._count, index(1))
+        rows = (self._code.call("smin", index(r), last) for r in self._rows)
+        self._a = [self._row("%a", "%a_row", row) for row in rows]
+
+    def _row_of_a(self, number: int, place: LaneValue) -> str:
+        """The address of a number of a row."""
+        return self._code.offset(self._a[number], "float32", place)
 
     def _sum_up(self) -> None:
         code, columns = self._code, self._tile.columns
@@ -64,7 +77,7 @@ class TileWriter:
             ahead = code.op("mul", step, LaneValue("%next_step", INDEX))
             code.prefetch(code.offset("%next", "int8", ahead))
             for r in self._rows:
-                number = code.load(code.offset(self._a[r], "float32", place), _FLOAT)
+                number = code.load(self._row_of_a(r, place), _FLOAT)
                 a = code.splat(number, self._tile.lanes)
                 for v, of_b in enumerate(b):
                     total = code.get(self._sums[r, v], self._kind)
@@ -82,8 +95,8 @@ class TileWriter:
 
     def _store(self) -> None:
         code = self._code
-        rows, columns = LaneValue("%rows", INDEX), LaneValue("%columns", INDEX)
-        has_rows = code.compare("eq", rows, index(self._tile.rows))
+        rows, columns = self._count, LaneValue("%columns", INDEX)
+        has_rows = code.compare("eq", rows, index(len(self._rows)))
         has_columns = code.compare("eq", columns, index(self._width))
         is_full = code.op("and", has_rows, has_columns)
         adds = code.compare("ne", self._adds, index(0))
@@ -104,22 +117,22 @@ class TileWriter:
         """Copy the sums of the matrix from memory: columns in pieces of 2 ** n."""
         code = self._code
         sums = code.new_name("%sums")
-        count = self._tile.rows * self._width
+        count = len(self._rows) * self._width
         code.entry.append(f"  {sums} = alloca [{count} x float], align 64")
         for (r, v), slot in self._sums.items():
             source = code.offset(sums, "float32", index(r * self._width))
             code.store(code.get(slot, self._kind), self._place(source, v))
-        with code.loop(index(0), rows) as row:
-            source = code.offset(sums, "float32", code.op("mul", row, index(self._width)))
-            target = self._row("%c", "%c_row", row)
-            size = self._width
-            while size:
-                piece = code.op("and", columns, index(size))
-                with code.when(code.compare("ne", piece, index(0))):
-                    # The larger pieces are before it.
-                    at = code.op("and", columns, index(-2 * size))
+        size = self._width
+        while size:
+            piece = code.op("and", columns, index(size))
+            with code.when(code.compare("ne", piece, index(0))):
+                # The larger pieces are before it.
+                at = code.op("and", columns, index(-2 * size))
+                with code.loop(index(0), rows) as row:
+                    source = code.offset(sums, "float32", code.op("mul", row, index(self._width)))
+                    target = self._row("%c", "%c_row", row)
                     self._copy_piece(source, target, at, Kind("float32", size), adds)
-                size //= 2
+            size //= 2
 
     def _copy_piece(
         self, source: str, target: str, at: LaneValue, kind: Kind, adds: LaneValue
@@ -129,3 +142,33 @@ class TileWriter:
         value = code.load(code.offset(source, "float32", at), kind)
         added = code.op("fadd", code.load(place, kind), value)
         code.store(code.select(adds, added, value), place)
+
+
+class TallTileWriter(TileWriter):
+    """Writes the function of two tiles of one vector, one below the other, with all of their rows.
+
+    The rows of A of the second one begin %a_tile numbers after those of the first one.
+    """
+
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(tile, vectors=1)
+
+    @property
+    def _rows(self) -> range:
+        return range(2 * self._tile.rows)
+
+    @property
+    def _count(self) -> LaneValue:
+        return index(len(self._rows))
+
+    def _find_a(self) -> None:
+        # Two addresses and distances that both tiles share: there are few registers.
+        second = self._code.offset("%a", "float32", LaneValue("%a_tile", INDEX))
+        self._tiles = ("%a", second)
+        step = LaneValue("%a_row", INDEX)
+        self._steps = [self._code.op("mul", step, index(r)) for r in range(self._tile.rows)]
+
+    def _row_of_a(self, number: int, place: LaneValue) -> str:
+        tile, row = divmod(number, self._tile.rows)
+        start = self._code.offset(self._tiles[tile], "float32", place)
+        return self._code.offset(start, "float32", self._steps[row])
