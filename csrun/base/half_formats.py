@@ -6,9 +6,9 @@ ties to even.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,12 @@ Floats = npt.NDArray[Any]
 Words = npt.NDArray[Any]
 
 WORD = "uint16"  # type of an array of words
-_BLOCK = 1 << 15  # numbers that are rounded at a time
+#: Numbers that are converted at a time. Measured on AMD Zen 2 with 512 KiB of L2 per core: with a
+#: quarter as many a conversion takes 1.2 times as long, with an eighth 1.4: a call of NumPy costs
+#: more than the way to the L3.
+_BLOCK = 1 << 18
 _FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
+_ONE = np.uint32(1)
 _SIGN, _MAGNITUDE, _INFINITY, _QUIET = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x00400000
 
 
@@ -47,10 +51,19 @@ class HalfFormat:
         """Number of mantissa bits of float32 that a word drops."""
         return _FLOAT32_BITS - self.mantissa_bits
 
-    @property
-    def _kept_bits(self) -> int:
+    @cached_property
+    def _kept(self) -> np.uint32:
         """Mask of float32's bits that a number of the format may have."""
-        return -(1 << self.dropped_bits) & 0xFFFFFFFF
+        return np.uint32(-(1 << self.dropped_bits) & 0xFFFFFFFF)
+
+    @cached_property
+    def _dropped(self) -> np.uint32:
+        return np.uint32(self.dropped_bits)
+
+    @cached_property
+    def _below_half(self) -> np.uint32:
+        """Largest value of the dropped bits that is less than half a unit in the last place."""
+        return np.uint32((1 << (self.dropped_bits - 1)) - 1)
 
     @property
     def infinity(self) -> int:
@@ -88,11 +101,6 @@ class HalfFormat:
         return self.bias == _FLOAT32_BIAS
 
     @property
-    def is_ieee(self) -> bool:
-        """Return whether it is float16, which NumPy converts, in hardware if available."""
-        return (self.mantissa_bits, self.bias) == (10, 15)
-
-    @property
     def rebias(self) -> int:
         """Difference of the exponent biases, shifted to float32's exponent field."""
         return (_FLOAT32_BIAS - self.bias) << _FLOAT32_BITS
@@ -104,103 +112,99 @@ class HalfFormat:
 
     def narrow(self, x: Floats, out: Words) -> None:
         """Round float32 to words, any shape."""
-        for part, words in _blocks(x, out):
-            if self.has_range_of_float32:
-                rounded = self._rounded_bits(part, _scratch_of(part))
-                dropped = np.uint32(self.dropped_bits)
-                np.right_shift(rounded, dropped, out=words, casting="unsafe")
-            elif self.is_ieee:
-                with np.errstate(over="ignore"):
-                    words[...] = part.astype(np.float16).view(np.uint16)
-            else:
-                words[...] = self._narrowed(part)
-            if part.size and np.isnan(part.max()):
-                self._set_nan(part, words)
+        _convert_blocks(self._narrow, np.asarray(x, np.float32), out, WORD)
 
     def words(self, x: Floats, out: Words) -> None:
         """Convert numbers of the format to words, any shape."""
-        if self.has_range_of_float32 and x.flags.c_contiguous and out.flags.c_contiguous:
-            out.reshape(-1)[...] = x.reshape(-1).view(np.uint16)[1::2]  # little-endian
-        else:
-            self.narrow(x, out)
+        _convert_blocks(_copy_upper if self.has_range_of_float32 else self._narrow, x, out, WORD)
 
-    def _rounded_bits(self, x: Floats, out: Words) -> Words:
+    def widen(self, words: Words, out: Floats) -> None:
+        """Convert words to float32, exactly, any shape."""
+        convert = _write_upper if self.has_range_of_float32 else self._look_up
+        _convert_blocks(convert, words, out, "float32")
+
+    def round(self, x: Floats, out: Floats) -> None:
+        """Round float32 to the nearest number of the format, any shape; out may be x."""
+        _convert_blocks(self._round, np.asarray(x, np.float32), out, "float32")
+
+    def _narrow(self, x: Floats, words: Words) -> None:
+        bits = x.view(np.uint32)
+        if self.has_range_of_float32:
+            _copy_upper(self._rounded_bits(bits), words)
+        else:
+            self._narrow_range(bits, words)
+        if _has_nan(x):
+            self._set_nan(x, words)
+
+    def _rounded_bits(self, bits: Words) -> Words:
         """Return the bits after rounding; a carry out of the mantissa increments the exponent.
 
         The dropped bits are not cleared.
         """
-        bits = x.view(np.uint32)
-        np.right_shift(bits, np.uint32(self.dropped_bits), out=out)
-        np.bitwise_and(out, np.uint32(1), out=out)
-        np.add(out, np.uint32((1 << (self.dropped_bits - 1)) - 1), out=out)
+        out = _scratch.of(bits, 0)
+        np.right_shift(bits, self._dropped, out=out)
+        np.bitwise_and(out, _ONE, out=out)
+        np.add(out, self._below_half, out=out)
         return np.add(out, bits, out=out)
 
-    def _narrowed(self, x: Floats) -> Words:
-        """Return words of a format with another range; undefined for NaN."""
-        bits = x.view(np.uint32)
-        sign, magnitude = (bits & _SIGN) >> 16, bits & _MAGNITUDE
-        dropped = np.uint32(self.dropped_bits)
-        half = (1 << (self.dropped_bits - 1)) - 1
-        words: Words
-        with np.errstate(over="ignore"):
-            words = magnitude - np.uint32(self.rebias)
-            words = (words + half + ((words >> dropped) & 1)) >> dropped
-        np.minimum(words, self.infinity, out=words)
+    def _narrow_range(self, bits: Words, words: Words) -> None:
+        """Write words of a format with another range; undefined for NaN."""
+        magnitude = np.bitwise_and(bits, np.uint32(_MAGNITUDE), out=_scratch.of(bits, 1))
+        rounded = self._rounded_bits(magnitude)
+        np.subtract(rounded, np.uint32(self.rebias), out=rounded)
+        np.right_shift(rounded, self._dropped, out=rounded)
+        np.minimum(rounded, np.uint32(self.infinity), out=rounded)
         small = magnitude < np.float32(self.smallest_normal).view(np.uint32)
         if small.any():
             # The sum's last place is the smallest subnormal: the addition rounds there.
-            aligner = np.float32(self.aligner)
-            with np.errstate(over="ignore", invalid="ignore"):
-                aligned = (magnitude.view(np.float32) + aligner).view(np.uint32)
-            np.copyto(words, aligned - aligner.view(np.uint32), where=small)
-        words |= sign
-        return words
+            aligner, numbers = np.float32(self.aligner), magnitude.view(np.float32)
+            with np.errstate(invalid="ignore"):
+                np.add(numbers, aligner, out=numbers)
+            np.subtract(magnitude, aligner.view(np.uint32), out=magnitude)
+            np.copyto(rounded, magnitude, where=small)
+        sign = np.right_shift(bits, np.uint32(16), out=magnitude)
+        np.bitwise_and(sign, np.uint32(_SIGN >> 16), out=sign)
+        np.bitwise_or(rounded, sign, out=rounded)
+        np.copyto(words, rounded, casting="unsafe")
 
     def _set_nan(self, x: Floats, words: Words) -> None:
         """Write quiet NaNs, with as much of the payload as fits."""
         bits = x.view(np.uint32)
         quiet = self.infinity | 1 << (self.mantissa_bits - 1)
-        payload = (bits >> np.uint32(self.dropped_bits)) & ((1 << self.mantissa_bits) - 1)
+        payload = (bits >> self._dropped) & ((1 << self.mantissa_bits) - 1)
         nan = payload | quiet | ((bits & _SIGN) >> 16)
         np.copyto(words, nan.astype(np.uint16), where=np.isnan(x))
 
-    def widen(self, words: Words, out: Floats) -> None:
-        """Convert words to float32, exactly, any shape."""
-        if self.has_range_of_float32:
-            np.left_shift(words, 16, out=out.view(np.uint32), dtype=np.uint32)
-            return
+    def _look_up(self, words: Words, out: Floats) -> None:
         np.take(_table(self), words, out=out, mode="clip")  # every word is a valid index
 
-    def round(self, x: Floats, out: Floats) -> None:
-        """Round float32 to the nearest number of the format, any shape; out may be x."""
-        for part, rounded in _blocks(x, out):
-            self._round(part, rounded)
-
-    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
     def _round(self, x: Floats, out: Floats) -> None:
-        if self.is_ieee:
-            out[...] = x.astype(np.float16)
-            return
-        found, kept = self._rounded_bits(x, _scratch_of(x)), np.uint32(self._kept_bits)
-        has_nan = x.size and np.isnan(x.max())
-        if self.has_range_of_float32 and not has_nan and out.dtype == np.float32:
+        bits, kept = x.view(np.uint32), self._kept
+        found, has_nan = self._rounded_bits(bits), _has_nan(x)
+        if self.has_range_of_float32 and not has_nan:
             np.bitwise_and(found, kept, out=out.view(np.uint32))
             return
-        found &= kept
-        rounded = found.view(np.float32)
+        np.bitwise_and(found, kept, out=found)
         if not self.has_range_of_float32:
-            # The sum's last place is the smallest subnormal: the addition rounds there.
-            magnitude, aligner = np.abs(x), np.float32(self.aligner)
-            small = magnitude < self.smallest_normal
-            if small.any():
-                aligned = np.copysign((magnitude + aligner) - aligner, x)
-                np.copyto(rounded, aligned, where=small)
-            large = np.abs(rounded) > np.float32(self.largest)
-            if large.any():
-                np.copyto(rounded, np.copysign(np.float32(np.inf), x), where=large)
+            self._round_range(x, found.view(np.float32))
         if has_nan:  # quiet, so that what is left of it is one
-            np.copyto(found, (x.view(np.uint32) | _QUIET) & kept, where=np.isnan(x))
-        out[...] = rounded
+            np.copyto(found, (bits | _QUIET) & kept, where=np.isnan(x))
+        out[...] = found.view(np.float32)
+
+    @np.errstate(invalid="ignore")  # NaN is a value like others
+    def _round_range(self, x: Floats, rounded: Floats) -> None:
+        """Correct numbers below and above the normal ones of a format with another range."""
+        magnitude = np.abs(x, out=_scratch.of(x, 1).view(np.float32))
+        small = magnitude < np.float32(self.smallest_normal)
+        large = magnitude >= np.float32(self.overflows_from)
+        if small.any():
+            # The sum's last place is the smallest subnormal: the addition rounds there.
+            aligner = np.float32(self.aligner)
+            np.add(magnitude, aligner, out=magnitude)
+            np.subtract(magnitude, aligner, out=magnitude)
+            np.copyto(rounded, np.copysign(magnitude, x, out=magnitude), where=small)
+        if large.any():
+            np.copyto(rounded, np.copysign(np.float32(np.inf), x), where=large)
 
     def nearest(self, number: float) -> float:
         """The number of the format nearest to a float32."""
@@ -210,31 +214,58 @@ class HalfFormat:
 
 
 class _Scratch(threading.local):
-    """Scratch integers of a block, per thread."""
+    """Two arrays of scratch integers of a block, per thread."""
 
     def __init__(self) -> None:
-        self.integers = np.empty(_BLOCK, np.uint32)
+        self._integers = np.empty((2, _BLOCK), np.uint32)
+
+    def of(self, block: Floats | Words, number: int) -> Words:
+        return self._integers[number, : block.size]
 
 
 _scratch = _Scratch()
 
 
-def _scratch_of(x: Floats) -> Words:
-    """Return scratch integers in the shape of x."""
-    if x.size > _BLOCK:  # it is not contiguous, and no block
-        return np.empty(x.shape, np.uint32)
-    return _scratch.integers[: x.size].reshape(x.shape)
+def _convert_blocks(
+    convert: Callable[[Any, Any], None], x: Floats | Words, out: Floats | Words, dtype: str
+) -> None:
+    """Convert x to `out`, of equal shape; out may be x.
+
+    convert: called with blocks of both, contiguous and with one axis; that of out has the dtype.
+    """
+    if x.flags.f_contiguous and out.flags.f_contiguous:
+        x, out = x.T, out.T
+    is_flat = out.flags.c_contiguous and out.dtype == dtype
+    into = out if is_flat else np.empty(out.shape, dtype)
+    numbers, found = np.ascontiguousarray(x).reshape(-1), into.reshape(-1)
+    for start in range(0, numbers.size, _BLOCK):
+        convert(numbers[start : start + _BLOCK], found[start : start + _BLOCK])
+    if not is_flat:
+        out[...] = into
 
 
-def _blocks(x: Floats, out: Words) -> Iterator[tuple[Floats, Words]]:
-    """Yield blocks of the numbers and of their words, which fit a cache if both are contiguous."""
-    x = np.ascontiguousarray(x, np.float32)
-    if not out.flags.c_contiguous:
-        yield x, out
-        return
-    flat, words = x.reshape(-1), out.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        yield flat[start : start + _BLOCK], words[start : start + _BLOCK]
+def _has_nan(block: Floats) -> bool:
+    largest = np.maximum.reduce(block)
+    return bool(largest != largest)
+
+
+def _copy_upper(numbers: Floats | Words, words: Words) -> None:
+    """Copy the upper halves of 32-bit numbers.
+
+    Read two bytes further on, they are the lower halves, which a cast takes three times as fast as
+    a strided copy.
+    """
+    further = numbers.view(np.uint8)[2:-2].view(np.uint32)  # little-endian
+    np.copyto(words[:-1], further, casting="unsafe")
+    words[-1] = numbers[-1:].view(np.uint16)[1]
+
+
+def _write_upper(words: Words, numbers: Floats) -> None:
+    """Write the upper halves of 32-bit numbers, with zeros below, in the same way."""
+    further = numbers.view(np.uint8)[2:-2].view(np.uint32)
+    np.copyto(further, words[:-1])  # each with the lower half of the next number
+    numbers[:1].view(np.uint16)[0] = 0
+    numbers[-1:].view(np.uint16)[1] = words[-1]
 
 
 @cache
@@ -253,6 +284,12 @@ def _table(kind: HalfFormat) -> Floats:
     bits |= ((words >> 15) << 31).astype(np.uint32)
     values.flags.writeable = False
     return values
+
+
+@cache
+def half_format(mantissa_bits: int, bias: int) -> HalfFormat:
+    """Return the format of so many bits, without a name."""
+    return HalfFormat("", mantissa_bits, bias)
 
 
 FLOAT16 = HalfFormat("float16", 10, 15)

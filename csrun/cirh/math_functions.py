@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from csrun.base.half_formats import HalfFormat
+from csrun.base.half_formats import half_format
 
 
 @singledispatch
@@ -29,7 +29,7 @@ def normal_cdf(x: Any) -> Any:
 def round_half(x: Any, mantissa_bits: int, bias: int) -> Any:
     """The nearest number of a 16-bit format, ties to even."""
     out = np.empty_like(x)
-    HalfFormat("", mantissa_bits, bias).round(np.asarray(x, np.float32), out)
+    half_format(mantissa_bits, bias).round(np.asarray(x, np.float32), out)
     return out
 
 
@@ -37,7 +37,7 @@ def round_half(x: Any, mantissa_bits: int, bias: int) -> Any:
 def narrow_half(x: Any, mantissa_bits: int, bias: int) -> Any:
     """Words of a 16-bit format."""
     out = np.empty(x.shape, np.uint16)
-    HalfFormat("", mantissa_bits, bias).narrow(np.asarray(x, np.float32), out)
+    half_format(mantissa_bits, bias).narrow(np.asarray(x, np.float32), out)
     return out
 
 
@@ -45,7 +45,7 @@ def narrow_half(x: Any, mantissa_bits: int, bias: int) -> Any:
 def half_words(x: Any, mantissa_bits: int, bias: int) -> Any:
     """Words of numbers that a 16-bit format has."""
     out = np.empty(x.shape, np.uint16)
-    HalfFormat("", mantissa_bits, bias).words(np.asarray(x, np.float32), out)
+    half_format(mantissa_bits, bias).words(np.asarray(x, np.float32), out)
     return out
 
 
@@ -53,5 +53,5 @@ def half_words(x: Any, mantissa_bits: int, bias: int) -> Any:
 def widen_half(words: Any, mantissa_bits: int, bias: int) -> Any:
     """Numbers of words of a 16-bit format."""
     out = np.empty(words.shape, np.float32)
-    HalfFormat("", mantissa_bits, bias).widen(words, out)
+    half_format(mantissa_bits, bias).widen(words, out)
     return out

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from csrun.base.half_formats import HalfFormat
+from csrun.base.half_formats import half_format
 from csrun.executable.arrays import Array
 
 _K = 3.75 * sqrt(2)  # |x| that maps to the middle of the polynomial's range
@@ -151,12 +151,12 @@ def _polynomial(x: Array, coefficients: Sequence[float], out: Array) -> None:
 
 def round_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Round to numbers of a 16-bit format, any shape; out may be x."""
-    HalfFormat("", mantissa_bits, bias).round(x.astype(np.float32, copy=False), out)
+    half_format(mantissa_bits, bias).round(x.astype(np.float32, copy=False), out)
 
 
 def narrow_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Round to words of a 16-bit format, any shape: float32 -> uint16."""
-    HalfFormat("", mantissa_bits, bias).narrow(x, out)
+    half_format(mantissa_bits, bias).narrow(x, out)
 
 
 class _Widened(threading.local):
@@ -178,15 +178,15 @@ def widened(words: Array, mantissa_bits: int, bias: int) -> Array:
     if _widened.memory.size < words.size:
         _widened.memory = np.empty(words.size, np.float32)
     found = _widened.memory[: words.size].reshape(rows.shape)
-    HalfFormat("", mantissa_bits, bias).widen(rows, found)
+    half_format(mantissa_bits, bias).widen(rows, found)
     return found.T if is_turned else found
 
 
 def half_words(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Words of numbers that a 16-bit format has, any shape: float32 -> uint16."""
-    HalfFormat("", mantissa_bits, bias).words(x, out)
+    half_format(mantissa_bits, bias).words(x, out)
 
 
 def widen_half(words: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Widen words of a 16-bit format, any shape: uint16 -> float32."""
-    HalfFormat("", mantissa_bits, bias).widen(words, out)
+    half_format(mantissa_bits, bias).widen(words, out)

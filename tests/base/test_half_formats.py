@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from csrun.base import half_formats
 from csrun.base.half_formats import BFLOAT16, FLOAT16, HalfFormat, cbfloat16
 
 FORMATS = [FLOAT16, BFLOAT16, cbfloat16(), cbfloat16(24), cbfloat16(40)]
@@ -99,6 +100,52 @@ def test_rounds_to_nearest_even_as_exact_arithmetic_does(kind: HalfFormat) -> No
     rounded = np.empty_like(numbers)
     kind.round(numbers, rounded)
     np.testing.assert_array_equal(rounded.view(np.uint32), widened(kind, found).view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=str)
+def test_a_rounded_nan_is_quiet_and_keeps_the_upper_payload(kind: HalfFormat) -> None:
+    """As in machine code (`csrun/compiler/emit/llvm/half.py`); among numbers, which stay."""
+    bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFC12345, 0x7FA00000, 0x3F800000], np.uint32)
+    rounded = np.empty(bits.shape, np.float32)
+    kind.round(bits.view(np.float32), rounded)
+    kept = -(1 << kind.dropped_bits) & 0xFFFFFFFF
+    expected = [(int(nan) | 0x00400000) & kept for nan in bits[:-1]]
+    assert rounded.view(np.uint32).tolist() == [*expected, 0x3F800000]
+    np.testing.assert_array_equal(widened(kind, narrowed(kind, rounded)), rounded)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=str)
+@pytest.mark.parametrize("block", [1, 37, 1 << 18])
+def test_arrays_of_any_layout_in_blocks_of_any_length(kind, block, monkeypatch) -> None:
+    monkeypatch.setattr(half_formats, "_BLOCK", block)
+    every = samples(kind)
+    numbers = np.resize(every[:: len(every) // 108], (12, 9))  # from all exponents
+    words = np.array([exact_word(kind, x) for x in numbers.ravel().tolist()], np.uint16)
+    words = words.reshape(numbers.shape)
+    exact = (exact_value(kind, word) for word in words.ravel().tolist())
+    magnitudes = np.array([np.inf if x is None else abs(float(x)) for x in exact], np.float32)
+    values = np.copysign(magnitudes.reshape(numbers.shape), numbers)
+
+    def layouts(array, dtype):
+        """The array by rows, transposed, of every second column, as one number."""
+        wide = np.zeros((12, 18), dtype)[:, ::2]
+        wide[...] = array
+        return array.astype(dtype), np.asfortranarray(array, dtype), wide
+
+    conversions = [
+        (kind.narrow, numbers, "f", words, np.uint16),
+        (kind.round, numbers, "f", values, np.float32),
+        (kind.words, values, "f", words, np.uint16),
+        (kind.widen, words, np.uint16, values, np.float32),
+    ]
+    for convert, given, dtype, expected, to in conversions:
+        for x in layouts(given, dtype):
+            for out in layouts(np.ones_like(expected), to):
+                convert(x, out)
+                assert out.tobytes() == expected.tobytes()
+    for x in layouts(numbers, "f"):
+        kind.round(x, x)
+        assert x.tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16], ids=str)
