@@ -153,7 +153,9 @@ class HalfFormat:
         rounded = self._rounded_bits(magnitude)
         np.subtract(rounded, np.uint32(self.rebias), out=rounded)
         np.right_shift(rounded, self._dropped, out=rounded)
-        np.minimum(rounded, np.uint32(self.infinity), out=rounded)
+        # NumPy's minimum of an array and a number takes three times as long as a maximum.
+        if np.maximum.reduce(magnitude) >= np.float32(self.overflows_from).view(np.uint32):
+            np.minimum(rounded, np.uint32(self.infinity), out=rounded)
         small = magnitude < np.float32(self.smallest_normal).view(np.uint32)
         if small.any():
             # The sum's last place is the smallest subnormal: the addition rounds there.
