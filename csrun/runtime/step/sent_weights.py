@@ -4,12 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from csrun.base.half_formats import HalfFormat
 from csrun.executable import Plan, aligned, flat_views
-from csrun.executable.arrays import Array, Bytes
+from csrun.executable.arrays import Bytes
 from csrun.executable.store_places import AnyStore
-
-NARROWED_AT_A_TIME = 1 << 15  # elements of a block, whose scratch arrays fit in a core's cache
 
 
 class SentWeights:
@@ -42,7 +39,7 @@ class SentWeights:
         """Update the words of a group from its weights."""
         if self._half is None or group in self._new:
             return
-        narrow_weights(self._half, self._weights[group], self._words[group])
+        self._half.narrow(self._weights[group], self._words[group])
         self._new.add(group)
         self._narrowed(group)
 
@@ -64,10 +61,3 @@ class SentWeights:
                 weights = self._weights[group.index].view(np.uint8)
                 nbytes = aligned(int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize)
                 self._parts[group.index].append(weights[start : start + nbytes])
-
-
-def narrow_weights(half: HalfFormat, weights: Array, words: Array) -> None:
-    """Convert flat weights to words."""
-    for start in range(0, len(weights), NARROWED_AT_A_TIME):
-        piece = slice(start, start + NARROWED_AT_A_TIME)
-        half.narrow(weights[piece], words[piece])
