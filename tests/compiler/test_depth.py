@@ -1,7 +1,7 @@
 """Deep networks: the work of the compiler grows as their number of operators does."""
 
-import sys
 from collections.abc import Callable
+from cProfile import Profile
 from typing import Any
 
 from support.programs import Network, options_of
@@ -18,19 +18,9 @@ STREAMING = ExecutionMode.WEIGHT_STREAMING
 
 def calls_of(work: Callable[[], Any]) -> int:
     """How many functions, Python's own included, some work calls."""
-    count = 0
-
-    def counting(frame, event, argument):
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    profiler = sys.getprofile()
-    sys.setprofile(counting)
-    try:
-        work()
-    finally:
-        sys.setprofile(profiler)
-    return count
+    profile = Profile()
+    profile.runcall(work)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def test_three_times_the_layers_cost_about_three_times_the_calls(tmp_path):
