@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,7 @@ from support.random_loops.recipes import Recipe, draw, is_plain  # noqa: E402
 from csrun.base.errors import CsrunError  # noqa: E402
 from csrun.pytorch.run.session_roles import end  # noqa: E402
 
-BLOCK = 25  # loops of a test
-QUICK, SLOW = 25, 125
+QUICK, *SLOW = (range(*ends) for ends in pairwise((0, 10, 25, 50, 75, 100, 125, 150)))  # seeds
 LEAST_EQUAL = 0.3  # of a block: a front end that refuses everything fails
 # PyTorch's own advice on a step that is replaced after a scheduler is made, on both sides.
 pytestmark = pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning")
@@ -80,14 +80,13 @@ def outcome(seed: int, model_dir: Path) -> str:
     return "equal"
 
 
-def check_block(first: int, model_dir: Path) -> None:
-    outcomes = Counter(outcome(seed, model_dir) for seed in range(first, first + BLOCK))
-    assert outcomes["equal"] >= LEAST_EQUAL * BLOCK, outcomes
+def check_block(seeds: range, model_dir: Path) -> None:
+    outcomes = Counter(outcome(seed, model_dir) for seed in seeds)
+    assert outcomes["equal"] >= LEAST_EQUAL * len(seeds), outcomes
 
 
-@pytest.mark.parametrize("first", range(0, QUICK, BLOCK))
-def test_a_loop_has_the_numbers_of_pytorch_or_is_refused(first: int, model_dir: Path) -> None:
-    check_block(first, model_dir)
+def test_a_loop_has_the_numbers_of_pytorch_or_is_refused(model_dir: Path) -> None:
+    check_block(QUICK, model_dir)
 
 
 @pytest.mark.parametrize("seed", [97, 137])  # numbers of a batch norm that were not set
@@ -96,9 +95,9 @@ def test_a_loop_that_once_differed_is_equal(seed: int, model_dir: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, BLOCK))
-def test_many_loops_have_the_numbers_of_pytorch(first: int, model_dir: Path) -> None:
-    check_block(first, model_dir)
+@pytest.mark.parametrize("seeds", SLOW, ids=str)
+def test_many_loops_have_the_numbers_of_pytorch(seeds: range, model_dir: Path) -> None:
+    check_block(seeds, model_dir)
 
 
 JOB_SEEDS = {2: "numbers", 0: "refusal"}

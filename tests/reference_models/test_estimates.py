@@ -14,6 +14,7 @@ from csrun.data.formats import write_tokens
 from csrun.params import load
 
 
+@pytest.mark.slow  # tests/compiler/plan/test_performance.py compares layers of the same sizes
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.model)
 def test_a_published_figure_is_met_by_the_models_own_graph(tmp_path, request, graph):
     """In 16 bits, as published, within the promised factor at the best batch that fits.
