@@ -57,8 +57,12 @@ def until_it_trains(launcher: "subprocess.Popen[str]") -> str:
 
 @pytest.mark.parametrize(
     ("interpreter", "layout", "signum"),
-    [("python-ws", TWO_STREAMERS, signal.SIGTERM), ("python", TWO_NODES, signal.SIGINT)],
-    ids=["streaming, csctl cancel", "pipelined, Ctrl-C"],
+    [
+        pytest.param("python-ws", TWO_STREAMERS, signal.SIGTERM, id="streaming, csctl cancel"),
+        pytest.param(  # quick on a cluster, in tests/slurm/test_endings.py
+            "python", TWO_NODES, signal.SIGINT, id="pipelined, Ctrl-C", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_what_it_resumes_is_the_undisturbed_training(
     place: FcMnist, interpreter: str, layout: tuple[str, ...], signum: signal.Signals

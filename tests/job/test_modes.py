@@ -18,7 +18,13 @@ def said(place: FcMnist, mode, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("mode", [STREAMING, PIPELINED], ids=["streaming", "pipelined"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(STREAMING, id="streaming"),
+        pytest.param(PIPELINED, id="pipelined", marks=pytest.mark.slow),
+    ],
+)
 def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
     place.configure(
         runconfig__max_steps=600,

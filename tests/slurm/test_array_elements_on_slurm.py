@@ -1,4 +1,4 @@
-"""csrun_wse --array on either scheduler: a job each, or scripts that are submitted."""
+"""csrun_wse --array on a cluster: a job each, or scripts that are submitted."""
 
 import csv
 import io
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support.jobs import Workplace, until
 from support.testbed import Testbed
+
+pytestmark = pytest.mark.slurm
 
 FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 TINY = ("python-ws", str(FC_MNIST), "--max_steps", "3", "--set", "model.hidden_sizes=[5]")
@@ -18,16 +20,15 @@ def rows_of(place: Workplace, array_id: int) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
 
-def test_elements_are_jobs_of_the_scheduler(place: Workplace) -> None:
-    done = place.run(*RATES, "--total-nodes", "4", *TINY)
+def test_elements_are_jobs_of_the_scheduler(cluster_place: Workplace) -> None:
+    done = cluster_place.run(*RATES, "--total-nodes", "4", *TINY)
     assert done.returncode == 0, done.stderr
-    rows = rows_of(place, 1)
+    rows = rows_of(cluster_place, 1)
     assert [row["optimizer.learning_rate"] for row in rows] == ["0.1", "0.01"]
     assert [(row["state"], row["steps"]) for row in rows] == [("COMPLETED", "3")] * 2
     assert len({row["job"] for row in rows} - {""}) == 2
 
 
-@pytest.mark.slurm
 def test_elements_are_submitted(cluster_place: Workplace, testbed: Testbed) -> None:
     done = cluster_place.run(*RATES, "--sbatch", "--total-nodes", "4", *TINY)
     assert done.returncode == 0, done.stderr
@@ -38,7 +39,6 @@ def test_elements_are_submitted(cluster_place: Workplace, testbed: Testbed) -> N
     assert [(row["state"], row["steps"]) for row in rows] == [("COMPLETED", "3")] * 2
 
 
-@pytest.mark.slurm
 def test_submitted_elements_are_cancelled(cluster_place: Workplace, testbed: Testbed) -> None:
     cluster_place.script(
         "import os, time\n"

@@ -40,6 +40,7 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
     return loss(done.stdout + done.stderr)
 
 
+@pytest.mark.slurm
 @pytest.mark.parametrize("layout", [
     ("--total-nodes", "2", "python"),
     ("--total-nodes", "4", "python-ws"),
@@ -47,10 +48,11 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("--total-nodes", "4", "--tasks-per-node", "8", "--cpus-per-task", "1", "--cyclic",
          "python-ws"), marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_a_training_is_the_same_under_both(
-    place: Workplace, layout: tuple[str, ...], plain_loss: str
+def test_a_training_is_that_of_one_process(
+    cluster_place: Workplace, layout: tuple[str, ...], plain_loss: str
 ) -> None:
-    done = place.run(*layout, str(FC_MNIST), *STEPS)
+    """On one machine it is in tests/job/test_same_bits.py."""
+    done = cluster_place.run(*layout, str(FC_MNIST), *STEPS)
     assert done.returncode == 0, done.stderr
     assert loss(done.stdout) == plain_loss
     lines = done.stderr.splitlines()
@@ -203,10 +205,13 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
     assert {env["SLURM_NTASKS"] for env in envs} == {"6"}
 
 
-def test_two_jobs_never_have_one_system(place: Workplace) -> None:
-    """The second one waits for the nodes, or for the system, until the first has ended."""
+@pytest.mark.slurm
+def test_two_jobs_never_have_one_system(cluster_place: Workplace) -> None:
+    """On one machine it is in tests/cli/test_csctl.py: the second waits for the first."""
     jobs = [
-        place.start("--total-nodes", "2", "python", str(FC_MNIST), *STEPS, "-o", f"model{n}")
+        cluster_place.start(
+            "--total-nodes", "2", "python", str(FC_MNIST), *STEPS, "-o", f"model{n}"
+        )
         for n in range(2)
     ]
     ends = [(job.communicate(timeout=STALL_S), job.returncode) for job in jobs]
