@@ -22,6 +22,7 @@ from csrun.runtime.step.updates import clipping
 from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 NORM = 0.6  # some steps' gradients are longer

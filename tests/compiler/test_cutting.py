@@ -21,6 +21,7 @@ from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cut")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 B, T, V, D, UNITS = 4, 6, 61, 8, 40

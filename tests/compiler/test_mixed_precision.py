@@ -20,6 +20,7 @@ from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of mixed precision")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 FORMATS = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}

@@ -14,6 +14,7 @@ from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.executable import Runtime, StepState
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
 

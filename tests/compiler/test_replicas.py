@@ -17,6 +17,8 @@ from csrun.compiler import (
 )
 from csrun.nn.tracer import Tracer
 
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
+
 BATCH = 256
 
 

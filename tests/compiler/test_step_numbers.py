@@ -21,6 +21,7 @@ from csrun.nn.optimizer import TrainOp
 from csrun.runtime.step.step_numbers import StepNumbers
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 RATE, DECAY = StepNumberAttr.of(0), StepNumberAttr.of(1)
 OPTIM = torch.optim

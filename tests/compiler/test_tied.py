@@ -17,6 +17,7 @@ from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of tied weights")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SIZES = (20, 8, 8, 8, 20)

@@ -13,6 +13,8 @@ from csrun.compiler.lair import flat
 from csrun.executable import Runtime, StepState, flat_views
 from csrun.runtime.step.update_threads import UpdateThreads
 
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
+
 TILE = 1000
 SIZES = (60, 90, 70, 5)  # of the first two layers alone are several tiles
 

@@ -18,6 +18,8 @@ from csrun.compiler.optimizers.adaptive import Adadelta, Adagrad, RmsProp
 from csrun.compiler.optimizers.descent import Sgd
 from csrun.executable import Constant, Runtime, StepNumber, StepState, flat_views
 
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
+
 OPTIMIZERS = {
     "sgd": nn.SGD(0.1),
     "momentum": nn.SGD(0.1, 0.9, nesterov=True, weight_decay=0.01),

@@ -17,6 +17,7 @@ from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the arithmetic")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 BATCH, IN, HIDDEN, CLASSES = 16, 6, 8, 5
 

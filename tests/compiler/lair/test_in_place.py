@@ -10,6 +10,7 @@ from csrun.compiler import compile_model
 from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 N = 6
 

@@ -18,6 +18,7 @@ from csrun.nn.initializers import zeros
 from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the arithmetic")
+pytestmark = pytest.mark.usefixtures("no_texts")  # compiles of which nobody reads a text
 
 B, T, D, HEADS = 3, 5, 8, 2
 
