@@ -1,6 +1,8 @@
 """A Keras model in a job, with a recorded update: modes, Keras in the chief alone, resuming."""
 
 import re
+from contextlib import chdir
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from support.jobs import Workplace
 from support.keras_models import keras  # noqa: F401  skips where there is none
 
 from csrun.records import checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 SCRIPT = """\
 import random
@@ -74,7 +78,32 @@ def losses(text):
     return [(int(step), float(loss)) for step, loss in found]
 
 
-def test_only_the_chief_imports_keras_and_modes_and_resumed_runs_have_equal_losses(place):
+def trained_here(place, caplog, monkeypatch):
+    """Losses of the script in this process."""
+    caplog.set_level("INFO", "csrun")
+    monkeypatch.setattr("sys.argv", ["train.py", "here", "8"])
+    with chdir(place.path):
+        run_path("train.py", run_name="__main__")
+    return losses(caplog.text)
+
+
+def assert_equal(found, wanted):
+    assert [step for step, _ in found] == [step for step, _ in wanted]
+    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in wanted], rel=1e-5)
+
+
+def counted(model_dir):
+    """The layer's count in the newest checkpoint."""
+    newest = checkpoints.latest(model_dir)
+    (path,) = (each for each in newest.manifest.tensors if each.endswith("/count"))
+    found = {path: np.zeros((), np.float32)}
+    newest.take(found)
+    return found[path]
+
+
+def test_only_the_chief_imports_keras_and_a_resumed_job_has_the_losses_of_one_process(
+    place, caplog, monkeypatch
+):
     """The resumed run is on two systems, in micro-batches."""
     first = place.run(*JOB, "python-ws", "train.py", "streaming", "4")
     assert first.returncode == 0, first.stdout + first.stderr
@@ -84,14 +113,14 @@ def test_only_the_chief_imports_keras_and_modes_and_resumed_runs_have_equal_loss
     parts = ("--num_csx", "2")
     resumed = place.run(*SITE, *JOB, "python-ws", "train.py", "streaming", "8", *parts)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    pipelined = place.run(*JOB, "python", "train.py", "pipelined", "8")
-    assert pipelined.returncode == 0, pipelined.stdout + pipelined.stderr
-    found, wanted = losses(first.stdout) + losses(resumed.stdout), losses(pipelined.stdout)
-    assert [step for step, _ in found] == [step for step, _ in wanted]
-    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in wanted], rel=1e-5)
-    for name in ("streaming", "pipelined"):
-        tensors = checkpoints.latest(place.path / name)
-        (path,) = (each for each in tensors.manifest.tensors if each.endswith("/count"))
-        counted = {path: np.zeros((), np.float32)}
-        tensors.take(counted)
-        assert counted[path] == 8, name
+    found = losses(first.stdout) + losses(resumed.stdout)
+    assert_equal(found, trained_here(place, caplog, monkeypatch))
+    assert counted(place.path / "streaming") == counted(place.path / "here") == 8
+
+
+@pytest.mark.slow
+def test_a_pipelined_job_has_the_losses_of_one_process(place, caplog, monkeypatch):
+    done = place.run(*JOB, "python", "train.py", "pipelined", "8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_equal(losses(done.stdout), trained_here(place, caplog, monkeypatch))
+    assert counted(place.path / "pipelined") == 8

@@ -199,10 +199,13 @@ def test_a_learning_rate_that_is_a_function_is_refused(tmp_path):
         trained(make, batches("mlp", 1), tmp_path)
 
 
-IN_PARTS = ("adam", "adamax", "lion", "muon", "adafactor", "a class of the script's")
+QUICK = ("adam", "adamax")  # an algorithm of csrun's, and a recorded update
+SLOW = ("lion", "muon", "adafactor", "a class of the script's")
 
 
-@pytest.mark.parametrize("name", IN_PARTS)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
 def test_weights_of_micro_batches_are_those_of_keras(tmp_path, name):
     """A run resumes with another number of micro-batches: checkpoints have no sums of gradients."""
 

@@ -110,8 +110,22 @@ class Counts(L.Layer):
         return x
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("parts", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("parts", "precision"),
+    [
+        (3, "float32"),
+        (5, "mixed_bfloat16"),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in [
+                (1, "float32"),
+                (5, "float32"),
+                (1, "mixed_bfloat16"),
+                (3, "mixed_bfloat16"),
+            ]
+        ),
+    ],
+)
 def test_states_that_are_the_same_in_all_micro_batches_are_exact(tmp_path, parts, precision):
     def build():
         seed(9)

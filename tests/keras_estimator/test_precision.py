@@ -1,6 +1,7 @@
 """Keras models with policies of 16 bits, beside Keras's own steps; those that are refused."""
 
 from contextlib import contextmanager
+from itertools import product
 
 import numpy as np
 import pytest
@@ -55,8 +56,15 @@ def trained(make, sample, folder, config=None):
     return found["loss"], checkpoints.latest(folder).manifest.tensors
 
 
-@pytest.mark.parametrize("half", POLICIES)
-@pytest.mark.parametrize("name", MODELS)
+def one_is_quick(number, half):
+    """A model with a policy; of each model one of the policies is quick, in turn."""
+    is_slow = POLICIES[number % len(POLICIES)] != half
+    return pytest.param(list(MODELS)[number], half, marks=[pytest.mark.slow] * is_slow)
+
+
+@pytest.mark.parametrize(
+    ("name", "half"), [one_is_quick(*each) for each in product(range(len(MODELS)), POLICIES)]
+)
 def test_losses_are_those_of_keras(tmp_path, name, half):
     make, sample = built(MODELS[name], half), batches(name)
     loss, tensors = trained(make, sample, tmp_path)
