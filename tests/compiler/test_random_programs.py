@@ -16,7 +16,7 @@ from csrun.base.mode import ExecutionMode
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the programs")
 
 SIZE = 12  # samples of a batch
-QUICK, SLOW = 50, 100  # programs of a test
+QUICK, SLOW = 20, 115  # programs of a test
 RTOL = {"float64": 1e-8, "float32": 2e-3}
 ATOL = {"float64": 1e-9, "float32": 1e-3}
 

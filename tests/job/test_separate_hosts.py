@@ -60,7 +60,9 @@ def assert_same(model_dir: Path, reference: Path) -> None:
         assert (model_dir / name).read_bytes() == (reference / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("interpreter", LAYOUTS)
+@pytest.mark.parametrize(  # a streamed training sends batches alike, and weights
+    "interpreter", ["python-ws", pytest.param("python", marks=pytest.mark.slow)]
+)
 def test_the_same_bits_as_in_one_process(
     place: FcMnist, in_one_process: Path, interpreter: str
 ) -> None:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from csrun.advice.operator_comparison import (
     OperatorComparison,
     Tolerance,
@@ -104,6 +106,7 @@ def test_a_wrong_kernel(tmp_path: Path) -> None:
     assert different.value.place == (3, 5)
 
 
+@pytest.mark.slow  # test_first_difference.py has one between two trainings of csrun
 def test_a_wrong_update(tmp_path: Path) -> None:
     different = compared(tmp_path, [sys.executable], "planted-update").difference
     assert different is not None

@@ -61,7 +61,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+OF_LISTS = ("ASGD of lists", "Rprop of lists")  # as OfLists and Adam of lists are
+
+
+def others_are_quick(names, slow):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in names]
+
+
+@pytest.mark.parametrize("name", others_are_quick(CASES, OF_LISTS))
 def test_an_optimizer_without_a_rule_has_pytorchs_numbers(name, tmp_path):
     beside(lambda kit: kit.train_once(), tmp_path, optimizer=CASES[name])
 
@@ -83,7 +90,7 @@ class InLists(Kit):
         return cbtorch.Session([self.model], [self.optimizer], mode="train")
 
 
-@pytest.mark.parametrize("name", IN_LISTS)
+@pytest.mark.parametrize("name", others_are_quick(IN_LISTS, ("Adamax", "NAdam")))
 def test_optimizers_with_a_rule_may_be_recorded_too(name, tmp_path):
     beside(lambda kit: kit.train_once(), tmp_path, kit=InLists, optimizer=IN_LISTS[name])
 
