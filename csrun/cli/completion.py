@@ -12,9 +12,9 @@ COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun", "csrun_cpu", "csrun_wse
 
 
 @click.command("completion")
-@click.argument("shell", type=Choice(SHELLS))
+@click.argument("shell", metavar="SHELL", type=Choice(SHELLS))
 def completion(shell: str) -> int:
-    """Print the completion script of a shell for all csrun commands.
+    """Print the completion script of a shell (bash, zsh or fish) for all csrun commands.
 
     For bash: eval "$(csrun completion bash)" in ~/.bashrc.
     """

@@ -37,7 +37,7 @@ _MOMENT = "7d, 12h or 30m ago, or a time such as 2026-11-20 or 2026-11-20T08:30.
 
 def in_period(command: Callable[..., int]) -> Callable[..., int]:
     """Add --since and --until to a command."""
-    for name, default in (("since", "the first recorded job"), ("until", "now")):
+    for name, default in (("until", "now"), ("since", "the first recorded job")):
         text = f"{name.capitalize()} {_MOMENT} Default: {default}."
         command = click.option(f"--{name}", metavar="TIME", help=text)(command)
     return command
@@ -47,7 +47,7 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
 _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 
-@click.group(NAME, context_settings=frame.SETTINGS)
+@click.group(NAME, cls=frame.Group, context_settings=frame.SETTINGS)
 @frame.version
 @click.option(
     "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
@@ -98,6 +98,9 @@ def get_jobs(
     ]
     if output == "csv":
         return _show(jobs, output, CSV_HEADINGS, _csv_row)
+    if not jobs and output == "table":
+        are_chosen = has_period or bool(conditions)
+        return _note_none("no such jobs" if are_chosen else "no jobs", site)
     return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why", droppable=DROPPABLE)
 
 
@@ -129,6 +132,8 @@ def get_usage(
     from csrun.jobs.usage import totals, uses_of
 
     uses = uses_of(backend_at(site).records(), period_of(since, until))
+    if not uses and output == "table":
+        return _note_none("no system was used in this period", site)
     if each:
         return _show(uses, output, USE_HEADINGS, _use_row)
     return _show(totals(uses), output, USAGE_HEADINGS, _usage_row)
@@ -217,6 +222,14 @@ def _show(
         csv.writer(sys.stdout, lineterminator="\n").writerows([headings, *map(row_of, found)])
     else:
         tables.show(headings, map(row_of, found), cut, droppable)
+    return 0
+
+
+def _note_none(what: str, site: str | None) -> int:
+    """Say on standard error that a table is empty, and of which site."""
+    from csrun.site import load
+
+    click.echo(f"{what} on site {load(site).name}", err=True)
     return 0
 
 

@@ -42,6 +42,18 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+class Group(click.Group):
+    """Group of commands whose help lists the first sentence of each, wrapped instead of cut."""
+
+    group_class = type  # of its groups, too
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, each.get_short_help_str(sys.maxsize)) for name, each in found if each]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 class WholeNumber(click.IntRange):
     """Integer within a range, with csrun's error messages."""
 
@@ -109,6 +121,9 @@ def exit_code_of(name: str, call: Callable[[], int]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return error.exit_code
+    except click.MissingParameter as error:
+        usage = f"; usage: {_usage(error.ctx)}" if error.ctx else ""
+        return _fail(name, f"{error.format_message().rstrip('.')}{usage}", error.exit_code)
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
     except OutputError as error:
@@ -120,6 +135,11 @@ def exit_code_of(name: str, call: Callable[[], int]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail(name, "interrupted", EXIT_INTERRUPTED)
     return code
+
+
+def _usage(context: click.Context) -> str:
+    """Return the command line of a command: its words, options and arguments."""
+    return " ".join((context.command_path, *context.command.collect_usage_pieces(context)))
 
 
 def split(folders: str) -> tuple[str, ...]:

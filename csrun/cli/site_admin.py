@@ -22,7 +22,7 @@ the_site = click.option(
 )
 
 
-@click.group(context_settings=frame.SETTINGS)
+@click.group(cls=frame.Group, context_settings=frame.SETTINGS)
 def site() -> None:
     """Check, monitor and clean up the site."""
 

@@ -118,6 +118,7 @@ class RunCatalog:
             row.id,
             job.name,
             job.state,
+            job_id,
             job.why if job.state in FAILED else "",
             self._job_facts(job),
             shown.model_dir,

@@ -44,6 +44,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     id: str
     name: str
     state: str
+    job_id: int | None = None
     failure: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     model_dir: str | None = None

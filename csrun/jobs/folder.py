@@ -17,7 +17,7 @@ from csrun.base.files import (
     read_start,
     require_own,
 )
-from csrun.context import JobFile, TaskReport, jobs_dir_of, site_state_dir, state_dir
+from csrun.context import JobFile, TaskReport, jobs_dir_of, rerun, site_state_dir, state_dir
 from csrun.context.ending import REASON_BYTES, describe_signal
 from csrun.context.job import (
     ENDED_DIR,
@@ -34,6 +34,7 @@ from csrun.site import Site
 from csrun.system import FileLock, lock
 
 CANCEL_FILE = "cancelled_by"
+COMPARED = "ended by csrun compare, which has its values"
 LAUNCHER_LOG = "launcher"  # of one that has left its terminal, or whose standard error is closed
 TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
@@ -122,6 +123,8 @@ class JobFolder:
         stopped_by: what the scheduler says, if the signal is its own
         """
         noted = self.cancel_note if signum == signal.SIGTERM else ""
+        if signum == signal.SIGTERM and rerun() is not None:
+            stopped_by = stopped_by or COMPARED
         return noted or stopped_by or describe_signal(signum)
 
     def clear(self) -> None:

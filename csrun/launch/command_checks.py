@@ -51,6 +51,14 @@ def check_command(command: UserCommand) -> None:
     """
     if command.mode is None:
         check_program(command.words[0])
+    check_script(command)
+
+
+def check_script(command: UserCommand) -> None:
+    """Check that the script of a Python interpreter, and its params file, exist.
+
+    Raises: UsageError if one does not exist, or the script cannot be read
+    """
     script = command.script
     if script is None:
         return

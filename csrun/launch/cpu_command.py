@@ -13,6 +13,7 @@ from csrun.launch import backend_of
 from csrun.launch.command_checks import (
     check_mounts,
     check_program,
+    check_script,
     check_working_dir,
     require_command,
 )
@@ -86,6 +87,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     variables |= _defaults(site)
     variables["PATH"] = _own_programs_first(inherited.get("PATH", os.defpath))
     check_program(request.command[0], variables["PATH"])
+    check_script(UserCommand(request.command))
     return CpuRun(request, site, variables, tuple(name for name in UNSET if name in inherited))
 
 

@@ -192,11 +192,18 @@ def write_command(model_dir: Path, command: RunCommand) -> None:
         files.write_whole(folder / path.name, msgspec.json.format(msgspec.json.encode(command)))
 
 
+def require_folder(model_dir: Path) -> None:
+    """Raises: UsageError if a training's model_dir does not exist"""
+    if not os.path.isdir(model_dir):  # also False for a name that is too long
+        raise UsageError(f"{model_dir}: no such folder; pass the model_dir of a training")
+
+
 def read_command(model_dir: Path) -> RunCommand:
     """Return the command of the latest training in a model_dir.
 
     Raises: UsageError if it is not known
     """
+    require_folder(model_dir)
     path = model_dir / COMMAND_FILE
     try:
         return msgspec.json.decode(files.find(path).data, type=RunCommand)

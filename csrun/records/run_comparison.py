@@ -1,6 +1,5 @@
 """Comparison of two runs by the files in their model_dirs: parameters, identity, losses."""
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import isnan
@@ -14,7 +13,7 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import find
 from csrun.base.flat_values import Difference, differences, equal_values, flattened
 from csrun.records import checkpoints
-from csrun.records.model_dir import COMPILE_MANIFEST, newest_compile
+from csrun.records.model_dir import COMPILE_MANIFEST, newest_compile, require_folder
 from csrun.records.scalar_events import EventTail, event_files
 
 LOSS, CPU = "loss", "CPU"
@@ -121,8 +120,7 @@ def losses_of(model_dir: Path) -> dict[int, float]:
 
     Raises: UsageError if there are none
     """
-    if not os.path.isdir(model_dir):  # also False for a name that is too long
-        raise UsageError(f"{model_dir}: no such folder; pass the model_dir of a training")
+    require_folder(model_dir)
     found = {
         event.step: event.value
         for path in event_files(model_dir)

@@ -22,6 +22,12 @@ def test_a_shell_gets_a_script_for_every_command(
         assert f"_{command.upper()}_COMPLETE={shell}_complete" in script
 
 
+def test_a_shell_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.run(csrun.csrun, ["completion"]) == 2
+    message = "Missing argument 'SHELL'. Choose from bash, zsh, fish; usage: csrun completion"
+    assert message in capsys.readouterr().err
+
+
 def completed(command: str, *words: str, **variables: str) -> list[str]:
     """What bash is offered for the last of a command's words."""
     done = subprocess.run(

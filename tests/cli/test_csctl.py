@@ -35,6 +35,10 @@ def shown(place: Workplace, what: str) -> list[dict[str, object]]:
 
 def test_a_site_where_nothing_ever_ran(place: Workplace) -> None:
     assert shown(place, "jobs") == []
+    done = place.csctl("get", "jobs")
+    assert (done.stdout, done.stderr) == ("", "no jobs on site local\n")
+    assert place.csctl("get", "jobs", "--since", "1h").stderr == "no such jobs on site local\n"
+    assert "csrun_wse --array 1-3 CMD" in place.csctl("get", "array", "1").stderr
     assert [node["state"] for node in shown(place, "nodes")] == ["IDLE"] * 16
     assert [system["job"] for system in shown(place, "systems")] == [None, None]
     assert not (place.path / "state" / "local" / "jobs").exists()

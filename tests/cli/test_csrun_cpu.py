@@ -27,6 +27,7 @@ MISTAKES = [
     (["ls /tmp"], "'ls /tmp': command not found .*as separate words"),
     (["./no-such-file"], "./no-such-file: no such file"),
     (["/tmp"], "/tmp: is a folder"),
+    (["python", "no_script.py"], "no_script.py: no such file in /"),
     ([__file__], "is not executable: run chmod .x on it, or run it with its interpreter"),
     (["--site", "nowhere", "true"], "nowhere"),
 ]

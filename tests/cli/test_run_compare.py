@@ -25,6 +25,7 @@ FULL = "sh -c 'echo OSError: [Errno 28] No space left on device; exit 1'"
         ([FULL, FULL], "no space left for its values in "),
         (["nopy x", "nopy x"], "error: nopy x: failed: nopy in "),
         (["--operators", "model", "."], "model: no such folder"),
+        (["--against", "torch", "model"], "model: no such folder"),
         (["--operators", COMMAND, "."], f"{COMMAND}: no such model_dir; name two model_dirs, or"),
         (["--operators", ".", LONG], "no such model_dir; name two model_dirs, or two commands"),
         (["--operators", __file__, "."], f"'{__file__}' is a file"),

@@ -15,7 +15,7 @@ function ticks(low, high, wanted) {
 function tickText(value) {
   const size = Math.abs(value);
   if (size >= 1e6 || (size && size < 1e-3)) return value.toExponential(1).replace("e+", "e");
-  return String(Number(value.toPrecision(4)));
+  return value.toLocaleString("en", { maximumSignificantDigits: 4 });
 }
 
 // An axis from low to high, on pixels from start to end; logarithmic if that is asked for.
@@ -104,7 +104,7 @@ function lineChart(title, series, { isTime = false, text = short } = {}) {
     const first = near.find((point) => point);
     if (!first) return;
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, x.at(first[0] / size));
-    const where = isTime ? duration(first[0]) : `step ${first[0]}`;
+    const where = isTime ? duration(first[0]) : `step ${count(first[0])}`;
     write(readout, `${where}: ${series.map((line, index) =>
       near[index] ? `${line.name} ${text(near[index][1])}` : "").filter(Boolean).join(", ")}`);
   });

@@ -34,7 +34,7 @@ class ComparisonView {
   }
 
   names() {
-    const names = this.runs.map(({ detail }) => detail.name.slice(0, 200));
+    const names = this.runs.map(({ detail }) => runTitle(detail).slice(0, 200));
     return names.map((name, at) => names.indexOf(name) === names.lastIndexOf(name) ? name
       : `${name} (${this.ids[at]})`);
   }
@@ -50,7 +50,7 @@ class ComparisonView {
       onchange: (event) => this.showSettings(event.target.checked) });
     this.charts = ["Loss", "Rate", ""].map(() => make("div"));
     this.table = make("div", { class: "wide", id: "settings" });
-    this.root.replaceChildren(make("h2", {}, `${this.runs.length} runs`),
+    this.root.replaceChildren(make("h2", {}, counted(this.runs.length, "run")),
       make("div", { class: "bar" }, make("label", {}, "Horizontal axis ", horizontal)),
       make("div", { class: "panels" },
         make("section", {}, make("h3", {}, "Loss"), this.charts[0]),

@@ -48,6 +48,8 @@ function rate(value) {
   return number.toLocaleString("en", { maximumFractionDigits: Math.abs(number) < 100 ? 2 : 0 });
 }
 
+const count = (value) => isNumber(value) ? Number(value).toLocaleString("en") : "";
+const counted = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 const percent = (share) => isNumber(share) ? `${(100 * share).toFixed(1)} %` : "";
 
 function bytes(value) {

@@ -5,6 +5,8 @@ const TITLES = { loss: "Loss", local_samples_per_sec: "Rate", avg_samples_per_se
 const ROWS = ["compute", "input", "weights", "first_group", "chief", "checkpoint",
   "compile", "script"];
 const SECONDS = "seconds/";
+const rowTitle = (row) => row.replaceAll("_", " ");  // of the ledger
+const runTitle = ({ job_id, name }) => job_id === null ? name : `job ${job_id}: ${name}`;
 
 // Values of a tag as [x, y], x in steps or in seconds since the run's first logged step.
 function valuesOf(points, tag, isTime) {
@@ -110,15 +112,15 @@ class RunView {
 
   show() {
     const { detail, points, isTime } = this, run = detail.run;
-    document.title = shown(`${detail.name.slice(0, 60)} - csrun dashboard`);
-    write(this.slots.title, detail.name);
+    document.title = shown(`${runTitle(detail).slice(0, 60)} - csrun dashboard`);
+    write(this.slots.title, runTitle(detail));
     write(this.slots.subtitle, `${detail.state}${detail.model_dir ? `, ${detail.model_dir}` : ""}`);
     this.slots.subtitle.className = `note ${stateClass(detail.state)}`;
     write(this.slots.failure, detail.failure);
     this.slots.failure.hidden = !detail.failure;
     this.renew("progress", run, () => run ? [facts([
       ["Run", run.what],
-      ["Step", run.last_step ? `${run.step} of ${run.last_step}` : run.step],
+      ["Step", run.last_step ? `${count(run.step)} of ${count(run.last_step)}` : count(run.step)],
       ["Loss", short(run.loss)],
       ["Rate, samples/s", rate(run.rate)], ["GlobalRate, samples/s", rate(run.global_rate)],
       ["Steps/s", rate(run.steps_per_s)],
@@ -139,7 +141,7 @@ class RunView {
     this.renew("files", detail.files, () => this.files());
     this.renew("performance", detail.performance, () => this.performance());
     this.renew("details", detail.facts, () => [facts(detail.facts)]);
-    this.logs.offer(detail.files.logs);
+    this.logs.offer(detail.files.logs, detail.tasks);
     this.loadWafer();
     this.showMemoryX();
   }
@@ -161,7 +163,7 @@ class RunView {
     const parts = [];
     if (points.length > 1) {
       const xs = points.map(([step, wall]) => this.isTime ? wall - points[0][1] : step);
-      parts.push(stackedChart("Time by cause, %", xs, ROWS.map((name) => ({ name,
+      parts.push(stackedChart("Time by cause, %", xs, ROWS.map((name) => ({ name: rowTitle(name),
         values: points.map(([, , values]) => Math.max(0, Number(values[SECONDS + name] ?? 0))) })),
       this.isTime));
     }
@@ -179,7 +181,7 @@ class RunView {
     const [step, wall, values] = this.points[this.points.length - 1];
     const lines = Object.entries(values).sort().map(([tag, value]) => make("tr", {},
       make("td", { class: "text", title: tag }, tag), make("td", { class: "number" }, short(value))));
-    return [make("p", { class: "note" }, `step ${step}, ${moment(wall * 1000)}`),
+    return [make("p", { class: "note" }, `step ${count(step)}, ${moment(wall * 1000)}`),
       make("div", { class: "wide" }, make("table", {}, make("tbody", {}, ...lines)))];
   }
 
@@ -199,7 +201,7 @@ class RunView {
     const found = this.detail.performance;
     document.querySelector("#performance").hidden = !found;
     return found ? [facts([
-      ["Samples", found.total_samples], ["Training", duration(found.total_time)],
+      ["Samples", count(found.total_samples)], ["Training", duration(found.total_time)],
       ["Samples/s", rate(found.samples_per_sec)],
       ["Estimate for the CS systems, samples/s", rate(found.est_samples_per_sec)],
       ["CS systems", found.num_csx], ["Compile", duration(found.compile_time)],
@@ -226,7 +228,7 @@ class RunView {
 }
 
 const CHECKPOINT_COLUMNS = [
-  { title: "Step", value: (line) => line.step, number: true },
+  { title: "Step", value: (line) => line.step, text: (line) => count(line.step), number: true },
   { title: "Name", value: (line) => line.name },
   { title: "Size", value: (line) => line.nbytes, text: (line) => bytes(line.nbytes), number: true },
   { title: "Written", value: (line) => line.written_s, text: (line) => moment(line.written_s * 1000) },
@@ -234,8 +236,8 @@ const CHECKPOINT_COLUMNS = [
   { title: "Problem", value: (line) => line.problem, state: (line) => line.problem ? "failed" : "" },
 ];
 const LEDGER_COLUMNS = [
-  { title: "Row", value: (row) => row.row },
-  { title: "Seconds", value: (row) => row.seconds, text: (row) => short(row.seconds), number: true },
+  { title: "Cause", value: (row) => row.row, text: (row) => rowTitle(row.row) },
+  { title: "Time, s", value: (row) => row.seconds, text: (row) => short(row.seconds), number: true },
   { title: "Share", value: (row) => row.share, text: (row) => percent(row.share), number: true },
   { title: "Without it", value: (row) => row.at_most, number: true,
     text: (row) => isNumber(row.at_most) ? `up to ${row.at_most.toFixed(2)}x faster` : "" },
@@ -257,14 +259,15 @@ class LogPanel {
     this.element = make("div", {}, this.bar, this.empty, this.text);
   }
 
-  offer(names) {
+  offer(names, tasks) {
     this.bar.hidden = this.text.hidden = !names.length;
     this.empty.hidden = !!names.length;
     if (names.join() === this.names.join()) return;
     const chosen = this.chosen ?? names.find((name) => /^rank-0+$/.test(name));  // the chief's
     this.names = names;
+    const titles = new Map(tasks.map((task) => [task.log, `${task.name} (${task.log})`]));
     this.task.replaceChildren(...names.map((name) =>
-      make("option", { value: name, selected: name === chosen }, name)));
+      make("option", { value: name, selected: name === chosen }, titles.get(name) ?? name)));
     this.load();
   }
 
@@ -274,7 +277,7 @@ class LogPanel {
       const found = await source.log(this.run, this.task.value, this.search.value);
       write(this.text, found.lines.join("\n"));
       write(this.count, found.found > found.lines.length
-        ? `newest ${found.lines.length} of ${found.found} lines` : `${found.found} lines`);
+        ? `newest ${count(found.lines.length)} of ${counted(found.found, "line")}` : counted(found.found, "line"));
     } catch (error) {
       write(this.count, error.message);
     }

@@ -24,9 +24,9 @@ const RUN_COLUMNS = [
   { title: "User", value: (row) => row.user },
   { title: "Started", value: (row) => row.begun, text: (row) => moment(row.begun) },
   { title: "Time", value: elapsed, text: (row) => duration(elapsed(row)), number: true },
-  { title: "Step", value: (row) => row.step, number: true },
+  { title: "Step", value: (row) => row.step, text: (row) => count(row.step), number: true },
   { title: "Loss", value: (row) => row.loss, text: (row) => short(row.loss), number: true },
-  { title: "Rate", value: (row) => row.rate, text: (row) => rate(row.rate), number: true },
+  { title: "Rate, samples/s", value: (row) => row.rate, text: (row) => rate(row.rate), number: true },
   { title: "model_dir", value: (row) => row.model_dir },
   { title: "Reason", value: (row) => row.why },
 ];
@@ -46,8 +46,12 @@ function showRuns(found = knownRuns) {
   const rows = found.rows.filter((row) => matches(row, words));
   runsTable.show(rows);
   write(document.querySelector("#count"),
-    rows.length === found.rows.length ? `${rows.length} runs` : `${rows.length} of ${found.rows.length} runs`);
-  const notes = [found.problem, found.is_cut
+    rows.length === found.rows.length ? counted(rows.length, "run")
+      : `${count(rows.length)} of ${counted(found.rows.length, "run")}`);
+  const isEmpty = found.folder && !found.rows.length && !found.problem;
+  const notes = [found.problem, isEmpty
+    ? `no jobs, and no model_dirs below ${found.folder}: start a run, or name another folder` : "",
+  found.is_cut
     ? `${found.folder} has too many folders: not all were searched; name a folder below it` : ""];
   write(document.querySelector("#notice"), notes.filter(Boolean).join("; "));
 }

@@ -50,7 +50,7 @@ class WaferPanel {
     return [
       { title: "Layer", value: (layer) => layer.name },
       { title: "Kernel", value: (layer) => layer.kernel },
-      ...(this.isStreaming ? [group] : [{ title: "PEs", value: (layer) => layer.pes, number: true }]),
+      ...(this.isStreaming ? [group] : [{ title: "PEs", value: (layer) => layer.pes, text: (layer) => count(layer.pes), number: true }]),
       { title: "Est. utilization", value: (layer) => layer.utilization, number: true,
         text: (layer) => isNumber(layer.utilization) ? `${(100 * layer.utilization).toPrecision(3)} %` : "" },
       { title: "Weights", value: (layer) => layer.weight_bytes, number: true,
@@ -123,7 +123,7 @@ class WaferPanel {
     if (wafer.micro_batches > 1) parts.push(`micro-batch ${Math.floor(this.at / wafer.visits.length)}`);
     if (wafer.minibatches > 1) parts.push(`minibatch ${visit.minibatch}`);
     parts.push(layers);
-    if (span) parts.push(`${short(span.ended_ms - span.began_ms)} ms, from ${short(span.began_ms)} ms`);
+    if (span) parts.push(`${(span.ended_ms - span.began_ms).toFixed(3)} ms, from ${span.began_ms.toFixed(3)} ms`);
     write(this.caption, parts.join("; "));
     if (this.isStreaming) this.showGroups(visit); else this.showFlow(inBatch);
     this.table.show(wafer.layers.map((layer, index) => ({ ...layer, now: this.texts[index] })));

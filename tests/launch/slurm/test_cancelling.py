@@ -11,6 +11,7 @@ import pytest
 
 from csrun.base.errors import CsrunError
 from csrun.cli.array_commands import _end_launcher
+from csrun.context import Rerun
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Launcher
 from csrun.launch.slurm import sinfo
@@ -56,6 +57,16 @@ def test_a_job_that_is_ending_keeps_its_note(folder: JobFolder) -> None:
     with pytest.raises(CsrunError):
         SlurmBackend(SITE).cancel(7, "again")
     assert folder.reason_of(signal.SIGTERM) == NOTED
+
+
+def test_a_run_of_csrun_compare_has_been_ended_by_it(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in Rerun("model_dir", (1, 2), False).variables().items():
+        monkeypatch.setenv(name, value)
+    assert folder.reason_of(signal.SIGTERM).startswith("ended by csrun compare")
+    assert folder.reason_of(signal.SIGTERM, "preempted") == "preempted"
+    assert folder.reason_of(signal.SIGINT) == "Ctrl-C (SIGINT)"
 
 
 @pytest.mark.parametrize("host", ["elsewhere", socket.gethostname()])
