@@ -34,6 +34,7 @@ RUN_COLUMNS = 58  # width that a run needs, with its tasks to the right
 TASKS_GAP = 3
 LEAST_LOG = 2  # lines below a run; with less space, its time is one line
 ALL = 1 << 20
+_NO_JOBS = [Segment("no jobs yet: start one with csrun_wse", DIM)]
 KEYS = "up/down: job   l: log   c: cancel   q: quit"
 
 
@@ -54,7 +55,7 @@ def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
     width = console.width
     lines = [_head(snapshot), *system_table(snapshot.systems, width), []]
     shown = in_order(snapshot.jobs)
-    lines += job_table(shown[:FRAME_JOBS], None, width)
+    lines += job_table(shown[:FRAME_JOBS], None, width) if shown else [_NO_JOBS]
     if (more := len(shown) - FRAME_JOBS) > 0:
         lines.append([Segment(f"and {more} more jobs", DIM)])
     if (detail := snapshot.job) is not None:
@@ -76,9 +77,10 @@ def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
     detail = snapshot.job
     if detail is None:
         lines = [_head(snapshot), *system_table(snapshot.systems, width)]
-        lines.append([Segment("no jobs", DIM)])
+        lines.append(_NO_JOBS)
     elif look.shows_log:
-        lines = [_head(snapshot), *_jobs(snapshot, look, height // 4, width)]
+        jobs = _jobs(snapshot, look, height // 4, width)
+        lines = [_head(snapshot, len(jobs) - 1), *jobs]
         lines.append(_title(detail, snapshot, console))
         lines += _log(detail.log, room - len(lines))
     else:
@@ -112,8 +114,13 @@ def _in_room(
     about = full if len(full) - len(short) <= spare - LEAST_LOG else short
     note = f"not shown: {', '.join(missing)}; csrun top {detail.job_id} --once prints all"
     notes = [[Segment(note, WARNING)]] if missing else []
-    lines = [_head(snapshot), *systems, *jobs, *about][: room - len(notes)]
-    return [*lines, *_log(detail.log, room - len(lines) - len(notes)), *notes]
+    head = _head(snapshot, len(jobs) - 1)
+    lines = [head, *systems, *jobs, *about][: room - len(notes)]
+    rest = room - len(lines) - len(notes)
+    if detail.log and rest > LEAST_LOG:
+        lines.append(_rule("log", console))
+        rest -= 1
+    return [*lines, *_log(detail.log, rest), *notes]
 
 
 def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
@@ -132,19 +139,25 @@ def _jobs(snapshot: SiteSnapshot, look: Look, most: int, width: int) -> list[Lin
     return job_table(jobs[begin : begin + most], look.selected, width)
 
 
-def _head(snapshot: SiteSnapshot) -> Line:
+def _head(snapshot: SiteSnapshot, shown: int | None = None) -> Line:
+    """First line; shown: number of jobs on a screen without room for all."""
     running = sum(job.is_active and job.started is not None for job in snapshot.jobs)
     waiting = sum(job.is_active and job.started is None for job in snapshot.jobs)
     clock = f"{snapshot.taken.astimezone():%H:%M:%S}"
     text = f"csrun top  {clock}  site {snapshot.site}: {running} running, {waiting} waiting"
+    if shown is not None and shown < len(snapshot.jobs):
+        text += f", {shown} of {len(snapshot.jobs)} jobs shown"
     return [cell(text, BOLD)]
 
 
 def _title(detail: JobDetail, snapshot: SiteSnapshot, console: Console) -> Line:
     job = _line_of(detail, snapshot)
-    title = cell(f"job {job.job_id} {job.name[:40]}: {job.state}")
-    rule = "-" if console.options.ascii_only else "─"
-    return in_width([title, Segment(f" {rule * console.width}", DIM)], console.width)
+    return _rule(f"job {job.job_id} {job.name[:40]}: {job.state}", console)
+
+
+def _rule(title: str, console: Console) -> Line:
+    dash = "-" if console.options.ascii_only else "─"
+    return in_width([cell(title), Segment(f" {dash * console.width}", DIM)], console.width)
 
 
 def _line_of(detail: JobDetail, snapshot: SiteSnapshot) -> JobLine:

@@ -88,7 +88,7 @@ def task_table(tasks: Sequence[TaskLine], most: int, width: int) -> list[Line]:
             Segment("" if task.rank is None else str(task.rank)),
             cell(task.role if task.rank is not None else task.name),
             cell(task.node),
-            Segment("" if task.cpu_percent is None else f"{task.cpu_percent:.0f} %"),
+            Segment("" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%"),
             Segment("" if task.memory_bytes is None else f"{task.memory_bytes / 1e6:,.0f} MB"),
             Segment("straggler", WARNING)
             if task.is_straggler

@@ -1,6 +1,7 @@
 """Drawing of snapshots: all that is there is shown, and text of others as text."""
 
 import io
+import re
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -91,6 +92,7 @@ def test_a_screen_has_the_height_of_its_terminal(height: int) -> None:
     text = drawn(snapshot, 100, height, Look(selected=150))
     assert len(text.splitlines()) == height
     assert "150" in text
+    assert re.search(r"1 running, 201 waiting, \d+ of 202 jobs shown", text)
     assert "up/down: job" in text
 
 
@@ -153,7 +155,7 @@ def test_a_small_terminal_shows_the_run_and_all_of_seven_tasks() -> None:
     text = drawn(snapshot, 80, 24, Look(2))
     for part in ("step 500 of 1,000", "25 steps/s", "RUNNING", "compute 75%, first group 25%"):
         assert part in text, part
-    assert text.count("75 MB") == text.count("7 %") == 7
+    assert text.count("75 MB") == text.count("  7%") == 7
     assert "cs2-01" in text
     assert "not shown" not in text
 
@@ -173,6 +175,7 @@ def test_jobs_that_live_come_first_then_the_latest() -> None:
 def test_an_idle_site() -> None:
     text = drawn(SiteSnapshot("local", NOW, (SYSTEM,), ()))
     assert "0 running, 0 waiting" in text
+    assert "no jobs yet: start one with csrun_wse" in text
 
 
 @pytest.mark.parametrize(
