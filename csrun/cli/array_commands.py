@@ -58,12 +58,13 @@ def cancel_array(site: str | None, array_id: int) -> int:
     command = f"csctl cancel array {array_id}"
     found = active_jobs(array, backend.jobs(all_states=True))
     folders = [JobFolder(backend.folder(job_id)) for job_id in found]
-    if _end_launcher(array.launcher, load(site).grace_s, folders, command):
-        click.echo(f"array {array_id}: cancelled")
-        return 0
-    for job_id in found:
-        with suppress(CsrunError):  # it has ended just now
-            click.echo(f"job {job_id}: {backend.cancel(job_id, command)}")
+    with frame.announced(f"array {array_id}: asked to end; waiting until its jobs have ended"):
+        if _end_launcher(array.launcher, load(site).grace_s, folders, command):
+            click.echo(f"array {array_id}: cancelled")
+            return 0
+        for job_id in found:
+            with suppress(CsrunError):  # it has ended just now
+                click.echo(f"job {job_id}: {backend.cancel(job_id, command)}")
     if not found:
         click.echo(f"array {array_id}: no pending or running jobs")
     return 0

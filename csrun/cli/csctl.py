@@ -47,10 +47,23 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
 _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 
-@click.group(NAME, cls=frame.Group, context_settings=frame.SETTINGS)
+class SiteAnywhere(frame.Group):
+    """Group whose option --site may also follow its commands."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = next((n for n, word in enumerate(args) if word.partition("=")[0] == "--site"), 0)
+        end = at + (1 if args[at:] and "=" in args[at] else 2)
+        if at and end <= len(args):
+            args = [*args[at:end], *args[:at], *args[end:]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(NAME, cls=SiteAnywhere, context_settings=frame.SETTINGS)
 @frame.version
 @click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
+    "--site",
+    metavar="NAME|PATH",
+    help="Site name or file, also behind a command; default: CSRUN_SITE, or local.",
 )
 @click.pass_context
 def csctl(context: click.Context, site: str | None) -> None:
@@ -183,7 +196,9 @@ def cancel_group() -> None:
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
     """End a pending or running job gracefully, and wait until it has ended."""
-    click.echo(f"job {job_id}: {backend_at(site).cancel(job_id, 'csctl cancel')}")
+    with frame.announced(f"job {job_id}: asked to end; waiting until it has saved and ended"):
+        ended = backend_at(site).cancel(job_id, "csctl cancel")
+    click.echo(f"job {job_id}: {ended}")
     return 0
 
 

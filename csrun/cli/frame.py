@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -18,6 +19,9 @@ from csrun.cli.entry import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from csrun.launch import JobOptions
+
+
+ANNOUNCED_AFTER_S = 0.8
 
 
 @contextmanager
@@ -52,6 +56,18 @@ class Group(click.Group):
         rows = [(name, each.get_short_help_str(sys.maxsize)) for name, each in found if each]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+@contextmanager
+def announced(text: str) -> Iterator[None]:
+    """Print a text on standard error if the block takes longer than about a second."""
+    timer = Timer(ANNOUNCED_AFTER_S, lambda: click.echo(text, err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class WholeNumber(click.IntRange):

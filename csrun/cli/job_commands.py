@@ -79,13 +79,21 @@ def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> 
 
     ended: the job has ended, successfully or not. completed: it has succeeded.
     """
+    from csrun.base.errors import CsrunError
     from csrun.jobs.time_limit import parse
     from csrun.launch.waiting import AwaitedPhase, wait_for
 
     limit_s = None if timeout is None else parse(timeout, "--timeout")
-    waited = wait_for(lambda: backend_at(site).jobs(job_id)[0], AwaitedPhase(phase), limit_s)
+    awaited = {"ended": "has ended", "completed": "has succeeded", "running": "runs"}[phase]
+    with frame.announced(f"job {job_id}: waiting until it {awaited}"):
+        waited = wait_for(lambda: backend_at(site).jobs(job_id)[0], AwaitedPhase(phase), limit_s)
     click.echo(f"job {job_id}: {waited.job.state}")
-    return 0 if waited.is_met else 1
+    if waited.is_met:
+        return 0
+    if waited.job.ended is None:
+        raise CsrunError(f"job {job_id}: --timeout {timeout} is over, and it is {waited.job.state}")
+    why = waited.job.why.partition("\n")[0]
+    raise CsrunError(f"job {job_id}: ended as {waited.job.state}{why and f': {why}'}")
 
 
 @click.command("log-export", context_settings=SETTINGS)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BETWEEN = "  "
 LEAST_CUT = 6  # minimum width of the shortened column, on any screen
+READABLE = 16  # width at which most names can be distinguished; other columns keep it
 ENOUGH = 50  # width below which other columns are dropped in favour of the shortened one
 
 Row = Sequence[str]
@@ -27,34 +28,55 @@ def show(
 ) -> None:
     """Print rows under their headings.
 
-    On a terminal the last column, `cut`, is shortened to fit. If there is too little space, columns
-    of `droppable` are omitted, in order. A pipe gets the full table.
+    On a terminal the last column, `cut`, and columns that are wider than READABLE are shortened to
+    fit, the widest first. If there is too little space, columns of `droppable` are omitted, in
+    order. A pipe gets the full table.
     """
     table: list[Row] = [tuple(headings), *(tuple(map(printable_line, row)) for row in rows)]
     if cut is not None and sys.stdout.isatty():
         table = _fitted(table, droppable, shutil.get_terminal_size().columns)
     table[0] = tuple(heading.upper() for heading in table[0])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = _widths(table)
     for row in table:
-        cells = (f"{text:{width}}" for text, width in zip(row, widths, strict=True))
+        cells = (text + " " * (w - _width(text)) for text, w in zip(row, widths, strict=True))
         click.echo(BETWEEN.join(cells).rstrip())
 
 
+def _widths(table: Sequence[Row]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*table, strict=True)]
+
+
+def _width(text: str) -> int:
+    """Return the number of a terminal's cells; a Chinese character has two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 def _fitted(table: list[Row], droppable: Sequence[str], columns: int) -> list[Row]:
-    """Return the table that fits: with columns dropped as needed, and the last column shortened."""
-    wanted = min(ENOUGH, max(len(row[-1]) for row in table))
+    """Return the table that fits: with columns dropped as needed, and wide ones shortened."""
+    wanted = min(ENOUGH, max(_width(row[-1]) for row in table))
     for name in droppable:
-        if _room(table, columns) >= wanted:
+        *others, _ = _widths(table)
+        if sum(min(each, READABLE) + len(BETWEEN) for each in others) + wanted <= columns:
             break
         table = _without(table, {name})
-    room = max(LEAST_CUT, _room(table, columns))
-    return [(*row[:-1], _shortened(row[-1], room)) for row in table]
+    widths = _widths(table)
+    room = columns - len(BETWEEN) * (len(widths) - 1)
+    readable = [min(each, READABLE) for each in widths[:-1]]
+    for least_cut in (wanted, LEAST_CUT):  # the last column is shortened after the others
+        widths = _reduced(widths, [*readable, least_cut], room)
+    return [tuple(map(_shortened, row, widths)) for row in table]
 
 
-def _room(table: list[Row], columns: int) -> int:
-    """Return the width that the other columns leave for the last one."""
-    *widths, _ = (max(map(len, column)) for column in zip(*table, strict=True))
-    return columns - sum(widths) - len(BETWEEN) * len(widths)
+def _reduced(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths with a sum of at most `room` if the least ones allow it, the widest reduced."""
+    found = list(widths)
+    while sum(found) > room and (larger := [n for n, w in enumerate(found) if w > least[n]]):
+        found[max(larger, key=found.__getitem__)] -= 1
+    return found
 
 
 def _without(table: list[Row], names: Collection[str]) -> list[Row]:
@@ -63,7 +85,11 @@ def _without(table: list[Row], names: Collection[str]) -> list[Row]:
 
 
 def _shortened(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+    if _width(text) <= room:
+        return text
+    from rich.cells import set_cell_size
+
+    return f"{set_cell_size(text, room - 1)}…"
 
 
 def show_plan(plan: "DryRun") -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
 from support.jobs import STALL_S, Workplace, gone, until
-from support.terminals import terminal
+from support.terminals import SIZE, terminal
 
 from csrun.base import stored
 from csrun.system import is_held
@@ -50,6 +50,9 @@ def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
     with place.start(*asked, *command) as launcher:
         place.wait_for("up")
         (job,) = shown(place, "jobs")
+        waited = place.csctl("wait", "1", "--timeout", "0:01")
+        assert "csctl: error: job 1: --timeout 0:01 is over, and it is RUNNING" in waited.stderr
+        assert "waiting until it has ended" in waited.stderr
         assert (job["state"], job["name"], job["nodes"]) == ("RUNNING", "my job", 2)
         assert job["command"] == list(command)
         nodes = {node["name"]: node["job"] for node in shown(place, "nodes")}
@@ -59,6 +62,9 @@ def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
     (job,) = shown(place, "jobs")
     assert (job["state"], job["exit_code"]) == ("FAILED", 3)
     assert "ended with exit code 3" in str(job["cause"])
+    waited = place.csctl("wait", "1", "--for", "completed")
+    assert (waited.returncode, waited.stdout) == (1, "job 1: FAILED\n")
+    assert f"job 1: ended as FAILED: {job['cause']}" in waited.stderr
     assert {node["state"] for node in shown(place, "nodes")} == {"IDLE"}
 
 
@@ -256,15 +262,17 @@ def test_a_terminal_and_a_pipe_get_the_same_columns(place: Workplace) -> None:
         assert tty.exit_code() == 0
 
 
-def test_a_narrow_terminal_cuts_nothing_off(place: Workplace) -> None:
+def test_a_job_with_a_long_name_is_one_line_of_a_terminal(place: Workplace) -> None:
     name = "a-name-of-more-than-a-hundred-characters-" + "x" * 80
     assert place.run(*ONE_TASK, "--job-name", name, "true").returncode == 0
     environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "xterm"}
     csctl = (sys.executable, "-m", "csrun.cli.csctl", "get", "jobs")
     with terminal(*csctl, environment=environment) as tty:
-        tty.wait_for(f"  {name}  ")
         assert tty.exit_code() == 0
-        assert "…".encode() not in tty.read()
+        _, row = tty.read().decode().splitlines()
+        assert row.split()[1].startswith("a-name-of-more-than-a-hundred-")
+        assert (len(row) <= SIZE[1], row.count("…")) == (True, 1)
+    assert name in place.csctl("get", "job", "1").stdout
 
 
 @pytest.mark.parametrize(
@@ -274,6 +282,9 @@ def test_a_narrow_terminal_cuts_nothing_off(place: Workplace) -> None:
         (("get", "job", "x"), "must be a whole number from 1 to 2147483647, got 'x'"),
         (("get", "job", "9" * 300), "must be a whole number from 1"),
         (("--site", "no-such", "get", "jobs"), "neither a shipped site"),
+        (("get", "jobs", "--site", "no-such"), "neither a shipped site"),
+        (("get", "jobs", "--all", "--site=no-such"), "neither a shipped site"),
+        (("get", "jobs", "--site"), "No such option '--site'"),
         (("logs", "3"), "job 3: no such job on site local"),
         (("logs", "3", "--role", "boss"), "got 'boss'"),
     ],

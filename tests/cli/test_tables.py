@@ -37,13 +37,23 @@ def test_the_last_column_fits_the_screen(
 def test_columns_are_dropped_for_a_last_one_that_has_no_room(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    be_terminal(monkeypatch, 100)
+    be_terminal(monkeypatch, 70)
     headings = ("job", "when", "state", "why")
     for why, kept in (("short", "JOB  WHEN"), (LONG, "JOB  STATE")):
         tables.show(headings, [("1", "w" * 80, "FAILED", why)], cut="why", droppable=("when",))
         header, row = capsys.readouterr().out.splitlines()
         assert header.startswith(kept)
-        assert len(row) <= 100
+        assert len(row) <= 70
+
+
+def test_a_long_name_leaves_room_for_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_terminal(monkeypatch, 80)
+    tables.show(HEADINGS, [("1", "n" * 60, LONG), ("2", "日本", "x")], cut="why")
+    header, row, other = capsys.readouterr().out.splitlines()
+    assert (len(row), row.count("n"), row.count("…")) == (80, 22, 2)
+    assert header.index("WHY") == row.index("because") == other.index("x") + 2  # of two cells each
 
 
 def test_one_look_whatever_the_length_of_the_last_column(
