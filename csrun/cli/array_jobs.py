@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from csrun.site import Site
 
 NAME = "csrun_wse"
+DROPPABLE = ("model_dir",)  # on a narrow terminal
 
 
 def run_array(
@@ -168,8 +170,20 @@ def _run(
 
 
 def show_rows(rows: "Sequence[ElementRow]") -> None:
-    """Print the results of an array as a table."""
-    tables.show(headings_of(rows, is_short=True), map(row_of, rows), cut="why")
+    """Print the results of an array as a table; a model_dir relative to the working directory, if
+    it is below.
+    """
+    headings = headings_of(rows, is_short=True)
+    shown = [msgspec.structs.replace(row, model_dir=_from_here(row.model_dir)) for row in rows]
+    tables.show(headings, map(row_of, shown), cut="why", droppable=DROPPABLE)
+
+
+def _from_here(path: str | None) -> str | None:
+    with suppress(
+        FileNotFoundError, ValueError
+    ):  # no folder, or another
+        return None if path is None else str(Path(path).relative_to(Path.cwd()))
+    return path
 
 
 def headings_of(rows: "Sequence[ElementRow]", *, is_short: bool) -> tuple[str, ...]:
