@@ -179,9 +179,7 @@ def show_rows(rows: "Sequence[ElementRow]") -> None:
 
 
 def _from_here(path: str | None) -> str | None:
-    with suppress(
-        FileNotFoundError, ValueError
-    ):  # no folder, or another
+    with suppress(FileNotFoundError, ValueError):  # no folder, or another
         return None if path is None else str(Path(path).relative_to(Path.cwd()))
     return path
 

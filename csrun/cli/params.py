@@ -43,8 +43,10 @@ def validate(files: tuple[Path, ...], script: Path | None) -> int:
     schema, code = _schema(script), 0
     for file in files:
         try:
-            completed(file, schema)
-            click.echo(f"{printable(str(file))}: valid")
+            found = completed(file, schema)
+            rest = [] if schema else sorted(found.keys() - {"runconfig"})
+            only = f" runconfig; --script RUN.py checks {', '.join(rest)}" if rest else ""
+            click.echo(printable(f"{file}: valid{only}"))
         except UsageError as error:
             click.echo(f"csrun: error: {printable(str(error))}", err=True)
             code = error.exit_code
@@ -66,6 +68,8 @@ def show(files: tuple[Path, ...], script: Path | None, output: str) -> int:
     schema = _schema(script)
     for file in files:
         found = completed(file, schema)
+        if len(files) > 1 and output == "table":
+            click.echo(printable(f"--- # {file}"))
         if output == "json":
             click.echo(msgspec.json.format(msgspec.json.encode(found)))
         else:
@@ -108,6 +112,11 @@ def _show_differences(found: "list[Difference]", output: str) -> None:
 
 
 def _schema(script: Path | None) -> "type[msgspec.Struct] | None":
-    from csrun.params.schema import schema_of
+    from csrun.launch.script_imports import may_use_params
+    from csrun.params.schema import schema_of, unknown_params
 
-    return None if script is None else schema_of(script)
+    if script is None:
+        return None
+    if script.is_file() and not may_use_params(str(script)):  # which would run as a whole
+        raise unknown_params(script)
+    return schema_of(script)

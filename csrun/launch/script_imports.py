@@ -132,6 +132,23 @@ def is_run_by_params(script: str) -> bool:
     return any(_imports_from_params(node, "run") for node in _tree(Path(script)).body)
 
 
+def may_use_params(script: str) -> bool:
+    """Return whether a script or a module next to it may call csrun.params.run, as far as the
+    source shows; packages next to it are not analyzed.
+    """
+    nodes, folder = [*nodes_of(Path(script))], Path(script).parent
+    packages = {folder / name for node in nodes for name in _imported(node)}
+    return any(map(_may_import_run, nodes)) or any(map(_is_package, packages))
+
+
+def _may_import_run(node: ast.AST) -> bool:
+    """True for an import of csrun.params.run, of a module that has it, or of an importer."""
+    if isinstance(node, ast.ImportFrom):
+        names = {"csrun.params": {"run", "*"}, "csrun": {"params"}}.get(node.module or "", set())
+        return any(alias.name in names for alias in node.names)
+    return any(name in ("csrun.params", "csrun", "importlib", "runpy") for name in _modules(node))
+
+
 def takes_its_words_unchanged(script: str) -> bool:
     """Return whether a script parses its arguments unchanged, as far as the source shows.
 

@@ -49,7 +49,12 @@ def _params_of(script: Path) -> SchemaFound:
         raise UsageError(
             f"--script {script}: ended with {error.code} before csrun.params.run"
         ) from error
-    raise UsageError(
+    raise unknown_params(script)
+
+
+def unknown_params(script: Path) -> UsageError:
+    """Return the refusal of a script without csrun.params."""
+    return UsageError(
         f"--script {script}: does not call csrun.params.run, so its params are unknown"
     )
 

@@ -38,7 +38,8 @@ def test_an_unknown_key_has_a_guess(tmp_path: Path) -> None:
     wrong = changed(tmp_path, "max_steps", "max_step")
     done = run("validate", SHIPPED, wrong)
     assert done.return_value == 2
-    assert f"{SHIPPED}: valid" in done.output
+    only = "valid runconfig; --script RUN.py checks eval_input, model, optimizer, train_input"
+    assert f"{SHIPPED}: {only}\n" in done.output
     assert "runconfig.max_step: unknown key; did you mean max_steps?" in done.output
 
 
@@ -58,6 +59,20 @@ def test_what_a_run_would_use_has_defaults() -> None:
     assert shown["runconfig"]["precision"] == "float32"
     own = json.loads(run("show", SHIPPED, "--script", RUN, "-o", "json").output)
     assert own["runconfig"] == shown["runconfig"]
+
+
+def test_a_script_without_params_is_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    done = run("validate", SHIPPED, "--script", script)
+    assert "does not call csrun.params.run" in str(done.exception)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_several_files_are_several_documents(tmp_path: Path) -> None:
+    other = changed(tmp_path, "log_steps: 500", "log_steps: 7")
+    shown = [*yaml.safe_load_all(run("show", SHIPPED, other).output)]
+    assert [each["runconfig"]["log_steps"] for each in shown] == [500, 7]
 
 
 def test_files_are_compared_with_their_defaults(tmp_path: Path) -> None:

@@ -223,3 +223,22 @@ def test_a_native_script_under_the_interpreter_of_pytorch_gets_a_hint(
     script.write_text(text)
     hint = script_imports.interpreter_hint(UserCommand((interpreter, str(script))))
     assert (hint is not None and "python-ws streams its weights" in hint) == has_hint
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("from csrun.params import run", True),
+        ("from csrun import params", True),
+        ("import beside", True),
+        ("import csrun.params as p", True),
+        ("import torch, cerebras_torch, numpy", False),
+        ("from csrun.data import Dataset", False),
+        ("from csrun.params import RunConfig\nfrom csrun import nn", False),
+    ],
+)
+def test_scripts_that_may_use_params(text: str, may: bool, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("def main():\n    from csrun.params import run")
+    script = tmp_path / "run.py"
+    script.write_text(text)
+    assert script_imports.may_use_params(str(script)) is may
