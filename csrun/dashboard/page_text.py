@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.base.html_pages import page
 from csrun.dashboard.run_catalog import RunCatalog, moment, plain
 from csrun.launch.process.task_output import log_name
@@ -21,10 +21,12 @@ def served_page() -> str:
 def exported_page(catalog: RunCatalog) -> str:
     """Return the page with the data of the runs whose model_dir is below the catalog's folder.
 
-    Raises: CsrunError if the scheduler does not answer
+    Raises: UsageError without such runs; CsrunError if the scheduler does not answer
     """
     table = catalog.rows()
     kept = [row for row in table.rows if catalog.is_below(row.id)]
+    if not kept:
+        raise UsageError(f"{table.folder}: no model_dirs below it; name a folder with trainings")
     rows = plain(table) | {"rows": plain(kept)}
     runs = {row.id: _run(catalog, row.id) for row in kept}
     return page(PAGE, {}, data=script_text({"taken": moment(), "table": rows, "runs": runs}))

@@ -82,7 +82,7 @@ def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
         jobs = _jobs(snapshot, look, height // 4, width)
         lines = [_head(snapshot, len(jobs) - 1), *jobs]
         lines.append(_title(detail, snapshot, console))
-        lines += _log(detail.log, room - len(lines))
+        lines += _log(detail.log, room - len(lines)) or [[Segment("no log", DIM)]]
     else:
         lines = _in_room(snapshot, detail, console, look, room)
     lines += [[]] * (room - len(lines))

@@ -172,6 +172,14 @@ def test_jobs_that_live_come_first_then_the_latest() -> None:
     assert [each.job_id for each in in_order(jobs)] == [2, 5, 4, 1]
 
 
+def test_the_log_of_a_job_is_titled_or_said_to_be_missing() -> None:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn(SNAPSHOT, 120, 40, Look(2)))
+    assert re.search(r"^log ─+\nFabric programmed", text, re.MULTILINE)
+    silent = msgspec.structs.replace(SNAPSHOT, job=msgspec.structs.replace(DETAIL, log=()))
+    assert "no log" in drawn(silent, 80, 24, Look(2, shows_log=True))
+    assert "log ─" not in drawn(silent, 120, 40, Look(2))
+
+
 def test_an_idle_site() -> None:
     text = drawn(SiteSnapshot("local", NOW, (SYSTEM,), ()))
     assert "0 running, 0 waiting" in text

@@ -130,7 +130,7 @@ def _compare_again(
             places = [Path(folder, name) for name in "ab"]
             for run, start, place in zip(runs, starts, places, strict=True):
                 report(f"{run.name}: recording steps {window[0]} to {window[1]}")
-                run.record(start, window, place)
+                run.record(start, window, place, report=report)
             step = counted.add_steps(window, _reader((places[0], ""), (places[1], "")))
         if counted.difference is not None or step < window[1]:  # found, or one of the runs is over
             break
@@ -162,7 +162,7 @@ def compare_with_torch(
     with TemporaryDirectory(prefix="csrun-compare-") as folder:
         place = Path(folder, "a")
         report(f"{model_dir}: recording steps {window[0]} to {window[1]}")
-        run.record(start, window, place, against_torch=True)
+        run.record(start, window, place, against_torch=True, report=report)
         step = counted.add_steps(window, _reader((place, ""), (place, OF_TORCH)))
     if not counted.compared:
         raise UsageError(

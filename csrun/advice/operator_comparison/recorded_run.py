@@ -2,16 +2,18 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
 from csrun.base.errors import UsageError
+from csrun.base.files import read_end
 from csrun.base.run_command import RunCommand
 from csrun.context import Rerun
 from csrun.context.environment import inherited
@@ -25,6 +27,8 @@ LOG_FILE = "rerun.log"
 POLL_S = 0.05
 _FULL = os.strerror(errno.ENOSPC)
 _LITTLE_BYTES = 1 << 20  # free on a disk on which a value had no room
+WAIT_BYTES = 1 << 10
+_WAITS = re.compile(r"^(?:csrun: |csrun_wse: job \d+ |INFO:csrun:)([Ww]ait(?:s|ing) for .*)")
 END_S = 60.0  # for a job to end once it is asked to
 
 
@@ -53,9 +57,11 @@ class RecordedRun:
         folder: Path,
         *,
         against_torch: bool = False,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Run it again from a checkpoint of its own, or from the beginning, with these steps
         recorded in `folder`; it is ended after them. against_torch: PyTorch computes them, too.
+        report: gets what a job waits for.
 
         Raises: UsageError where the command fails, or PyTorch
         """
@@ -66,10 +72,13 @@ class RecordedRun:
                 shutil.copyfile(values, folder / LOOP_VALUES)
         again = Rerun(str(folder.absolute()), steps, start is not None, against_torch)
         with self._process(again, folder / LOG_FILE) as process:
-            code, source = None, OF_TORCH if against_torch else ""
+            code, source, reported = None, OF_TORCH if against_torch else "", ""
             while code is None and not _done(folder, source):
                 time.sleep(POLL_S)
                 code = process.poll()
+                if (waits := _wait_in(folder / LOG_FILE)) and waits != reported:
+                    report(f"{self.name}: {waits}")
+                    reported = waits
         if failed := [text for path in _done(folder, source) if (text := path.read_text())]:
             raise UsageError(f"{self.name}: PyTorch cannot compute the step: {failed[0]}")
         if code or not _recorded(folder):
@@ -137,6 +146,12 @@ def _done(folder: Path, source: str) -> list[Path]:
 def _recorded(folder: Path) -> list[Path]:
     """Folders of the values of all programs of a run."""
     return [*folder.glob(f"tfcs_*/{FOLDER}")]
+
+
+def _wait_in(log: Path) -> str:
+    """Return what a command waits for if that is the last line that it has printed."""
+    last = read_end(log, WAIT_BYTES).strip().rpartition("\n")[2]
+    return found[1] if (found := _WAITS.match(last)) else ""
 
 
 def _last_line(log: Path) -> str:

@@ -1,6 +1,8 @@
 // Charts: lines over steps or time, stacked areas, and spans of a step.
 
-const WIDE = 720, HIGH = 230, LEFT = 62, RIGHT = 12, UNIT = 60, TOP = 8, BOTTOM = 26;
+const NARROW = matchMedia("(max-width: 40rem)");  // a phone: texts would be too small to read
+const wide = () => NARROW.matches ? 400 : 720;
+const HIGH = 230, LEFT = 62, RIGHT = 12, UNIT = 60, TOP = 8, BOTTOM = 26;
 const MOST_DRAWN = 1500;  // points of a line: more are no wider than a pixel
 
 function ticks(low, high, wanted) {
@@ -54,11 +56,11 @@ function timeUnit(seconds) {
 function frame(x, y, xTitle) {
   const parts = [];
   for (const mark of y.marks)
-    parts.push(make("line", { class: "grid", x1: LEFT, x2: WIDE - RIGHT, y1: y.at(mark), y2: y.at(mark) }),
+    parts.push(make("line", { class: "grid", x1: LEFT, x2: wide() - RIGHT, y1: y.at(mark), y2: y.at(mark) }),
       make("text", { x: LEFT - 6, y: y.at(mark) + 4, "text-anchor": "end" }, tickText(mark)));
   for (const mark of x.marks)
     parts.push(make("text", { x: x.at(mark), y: HIGH - 8, "text-anchor": "middle" }, tickText(mark)));
-  parts.push(make("text", { x: WIDE - RIGHT, y: HIGH - 8, "text-anchor": "end", class: "unit" }, xTitle));
+  parts.push(make("text", { x: wide() - RIGHT, y: HIGH - 8, "text-anchor": "end", class: "unit" }, xTitle));
   return parts;
 }
 
@@ -82,9 +84,9 @@ function lineChart(title, series, { isTime = false, text = short } = {}) {
     [Math.min(a, point[at]), Math.max(b, point[at])], [Infinity, -Infinity]);
   const [left, right] = range(0), [low, high] = range(1);
   const [size, unit] = isTime ? timeUnit(right - left) : [1, "step"];
-  const x = axis(left / size, right / size, LEFT, WIDE - UNIT);
+  const x = axis(left / size, right / size, LEFT, wide() - UNIT);
   const y = axis(low, high, HIGH - BOTTOM, TOP, low > 0 && high / low > 100);
-  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": title },
+  const svg = make("svg", { viewBox: `0 0 ${wide()} ${HIGH}`, role: "img", "aria-label": title },
     ...frame(x, y, unit));
   finite.forEach((points, at) => {
     const drawn = thinned(points).map(([a, b]) => `${x.at(a / size).toFixed(2)},${y.at(b).toFixed(2)}`);
@@ -98,8 +100,8 @@ function lineChart(title, series, { isTime = false, text = short } = {}) {
   svg.append(cursor);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const at = (event.clientX - box.left) / box.width * WIDE;
-    const wanted = (x.low + (at - LEFT) / (WIDE - UNIT - LEFT) * (x.high - x.low)) * size;
+    const at = (event.clientX - box.left) / box.width * wide();
+    const wanted = (x.low + (at - LEFT) / (wide() - UNIT - LEFT) * (x.high - x.low)) * size;
     const near = series.map((line) => nearest(line.points, wanted));
     const first = near.find((point) => point);
     if (!first) return;
@@ -124,9 +126,9 @@ function nearest(points, x) {
 // Shares of a whole, stacked: rows [{name, values}] over xs; each column adds up to 1.
 function stackedChart(title, xs, rows, isTime) {
   const [size, unit] = isTime ? timeUnit(xs[xs.length - 1] - xs[0]) : [1, "step"];
-  const x = axis(xs[0] / size, xs[xs.length - 1] / size, LEFT, WIDE - UNIT);
+  const x = axis(xs[0] / size, xs[xs.length - 1] / size, LEFT, wide() - UNIT);
   const y = axis(0, 100, HIGH - BOTTOM, TOP);
-  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": title },
+  const svg = make("svg", { viewBox: `0 0 ${wide()} ${HIGH}`, role: "img", "aria-label": title },
     ...frame(x, y, unit));
   const keep = Math.ceil(xs.length / MOST_DRAWN);
   const columns = xs.map((_, at) => at).filter((at) => at % keep === 0 || at === xs.length - 1);
@@ -149,11 +151,11 @@ function stackedChart(title, xs, rows, isTime) {
 // Spans of a step, one line a track: [{process, track, name, began_ms, ended_ms}].
 function spanChart(title, spans, atMs, now) {
   const tracks = [...new Set(spans.map((span) => `${span.process}: ${span.track}`))];
-  const line = 20, left = 190, high = tracks.length * line + 26;
+  const line = 20, left = NARROW.matches ? 150 : 190, high = tracks.length * line + 26;
   const end = spans.reduce((most, span) => Math.max(most, span.ended_ms), 0) || 1;
   const begin = Math.min(0, spans.reduce((least, span) => Math.min(least, span.began_ms), 0));
-  const x = axis(Math.max(begin, -end * .25), end, left, WIDE - 20);
-  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "img", "aria-label": title });
+  const x = axis(Math.max(begin, -end * .25), end, left, wide() - 20);
+  const svg = make("svg", { viewBox: `0 0 ${wide()} ${high}`, role: "img", "aria-label": title });
   for (const mark of x.marks)
     svg.append(make("line", { class: "grid", x1: x.at(mark), x2: x.at(mark), y1: 0, y2: high - 20 }),
       make("text", { x: x.at(mark), y: high - 6, "text-anchor": "middle" }, `${tickText(mark)} ms`));

@@ -36,4 +36,5 @@ document.querySelector("#compare").addEventListener("click", () => {
 });
 if (source.isLive) setInterval(() => { if (!document.querySelector("#runs").hidden) showRuns(); }, 5000);
 window.addEventListener("hashchange", open);
+NARROW.addEventListener("change", open);  // charts are drawn for a width
 open();

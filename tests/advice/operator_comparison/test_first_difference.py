@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from csrun.advice.operator_comparison import OperatorComparison, Tolerance, compare_operators
+from csrun.advice.operator_comparison.recorded_run import RecordedRun
 from csrun.base.errors import UsageError
+from csrun.base.run_command import RunCommand
 from csrun.cli.csrun import csrun
 from csrun.cli.frame import run
 
@@ -172,3 +174,21 @@ def test_a_run_that_cannot_run_again(train: Train, tmp_path: Path) -> None:
             compare_operators(model_dir, model_dir)
     finally:
         command.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ("line", "waits"),
+    [
+        ("csrun: waiting for 14 of the 16 nodes", ["a: waiting for 14 of the 16 nodes"]),
+        ("INFO:csrun:Waiting for cs2-02, held", ["a: Waiting for cs2-02, held"]),
+        ("srun: job 2 queued and waiting for resources", []),
+    ],
+)
+def test_a_wait_of_a_second_run_is_reported(line: str, waits: list[str], tmp_path: Path) -> None:
+    words = ("sh", "-c", f"echo '{line}'; sleep 0.3; exit 1")
+    reported: list[str] = []
+    with pytest.raises(UsageError, match="exit code 1"):
+        RecordedRun("a", RunCommand(words, str(tmp_path))).record(
+            None, (1, 2), tmp_path / "again", report=reported.append
+        )
+    assert reported == waits
