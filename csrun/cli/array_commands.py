@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from csrun.cli import frame
+from csrun.cli.completion import array_ids
 from csrun.cli.job_commands import SETTINGS, backend_at
 
 if TYPE_CHECKING:
     from csrun.jobs.folder import JobFolder
     from csrun.jobs.record import Launcher
 
-ARRAY_ID = click.argument("array_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
+ARRAY_ID = click.argument(
+    "array_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1), shell_complete=array_ids
+)
 
 
 @click.command("array", context_settings=SETTINGS)

@@ -1,4 +1,6 @@
-"""Shell completion: the scripts that `csrun completion` prints, and the ids of jobs."""
+"""Shell completion: the scripts that `csrun completion` prints, and words of csrun's commands."""
+
+from collections.abc import Sequence
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -45,3 +47,42 @@ def job_ids(
         for job in jobs
         if str(job.job_id).startswith(incomplete)
     ]
+
+
+def array_ids(
+    context: click.Context, parameter: click.Parameter | None, incomplete: str
+) -> list[CompletionItem]:
+    """Return the arrays of `--site` whose number begins with `incomplete`."""
+    from csrun.launch.array.array_file import ids_of
+    from csrun.site import load
+
+    try:
+        known = ids_of(load(context.find_root().params.get("site")))
+    except CsrunError:
+        return []
+    return [CompletionItem(str(each)) for each in known if str(each).startswith(incomplete)]
+
+
+def site_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return files, and the shipped sites."""
+    from csrun.site.load import shipped_sites
+
+    return _files_or(shipped_sites(), incomplete)
+
+
+def command_words(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return files for a word of CMD; for its first word also csrun's interpreters."""
+    from csrun.launch.user_command import INTERPRETERS
+
+    is_first = not context.params.get(parameter.name or "")
+    return _files_or(tuple(INTERPRETERS) if is_first else (), incomplete)
+
+
+def _files_or(words: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    """Return an item for which the shell completes file names, which bash drops for a word."""
+    found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file"), *found]

@@ -16,9 +16,7 @@ NAME = "cs"
 @click.command(NAME, context_settings=frame.SETTINGS, epilog=f"'{NAME} help' lists the commands.")
 @frame.version
 @click.option("--system", metavar="NAME", help="Name of the system; default: the site's first.")
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
+@frame.the_site
 @click.option(
     "--ssh-login",
     is_flag=True,

@@ -31,10 +31,8 @@ NAME = "cs_input_analyzer"
     " default: the current one.",
 )
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
-@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@frame.the_site
+@frame.the_command
 def cs_input_analyzer(
     command: tuple[str, ...],
     available_nodes: int | None,

@@ -60,11 +60,7 @@ class SiteAnywhere(frame.Group):
 
 @click.group(NAME, cls=SiteAnywhere, context_settings=frame.SETTINGS)
 @frame.version
-@click.option(
-    "--site",
-    metavar="NAME|PATH",
-    help="Site name or file, also behind a command; default: CSRUN_SITE, or local.",
-)
+@frame.the_site
 @click.pass_context
 def csctl(context: click.Context, site: str | None) -> None:
     """Show a site's jobs, nodes and CS systems; read logs, wait for, label and cancel jobs."""

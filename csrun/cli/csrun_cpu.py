@@ -65,12 +65,10 @@ def _note_query(context: click.Context, option: click.Parameter, is_asked: bool)
 )
 @frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
+@frame.the_site
 @_queries
 @click.pass_context
-@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@frame.the_command
 def csrun_cpu(
     context: click.Context,
     /,

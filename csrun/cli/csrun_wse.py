@@ -33,9 +33,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlit
     help="MemoryX tasks, M, that share the weights (python-ws); needs S >= 1 + M.",
 )
 @click.option("--cyclic", is_flag=True, help="Distribute tasks to the nodes round-robin.")
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
+@frame.the_site
 @click.option(
     "--label", is_flag=True, help="Show all tasks' output, each line prefixed with its rank."
 )
@@ -72,7 +70,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlit
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
-@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@frame.the_command
 def csrun_wse(
     command: tuple[str, ...],
     site: str | None,

@@ -16,9 +16,7 @@ SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 
 @click.command("dashboard", context_settings=SETTINGS)
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
+@frame.the_site
 @click.option(
     "--port",
     type=frame.WholeNumber(0, 65535),

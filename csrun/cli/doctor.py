@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import click
 
 from csrun.cli import frame
-from csrun.cli.site_admin import CHECK_HEADINGS, FAILED, SETTINGS, check_row, the_site
+from csrun.cli.site_admin import CHECK_HEADINGS, FAILED, SETTINGS, check_row
 
 if TYPE_CHECKING:
     from csrun.launch.preflight.checks import CheckResult
 
 
 @click.command("doctor", context_settings=SETTINGS)
-@the_site
+@frame.the_site
 @frame.in_format
 def doctor(site: str | None, output: str) -> int:
     """Check Python, CPU, BLAS, threads, memory, disk, limits, torch, Slurm and the site file.

@@ -27,11 +27,9 @@ SETTINGS = frame.SETTINGS | {"ignore_unknown_options": True}
     help="Streaming tasks of the job.",
 )
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
+@frame.the_site
 @frame.in_format
-@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@frame.the_command
 def estimate(
     command: tuple[str, ...], streamers: int, mount_dirs: str, site: str | None, output: str
 ) -> int:

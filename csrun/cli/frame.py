@@ -15,6 +15,7 @@ from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError, OutputError, brief
 from csrun.base.safe_text import printable
 from csrun.base.version import VERSION
+from csrun.cli.completion import command_words, site_names
 from csrun.cli.entry import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -91,6 +92,17 @@ class WholeNumber(click.IntRange):
 
 
 version = click.version_option(VERSION, message="%(prog)s %(version)s", help="Print the version.")
+
+the_site = click.option(
+    "--site",
+    metavar="NAME|PATH",
+    shell_complete=site_names,
+    help="Site name or file; default: CSRUN_SITE, or local.",
+)
+
+the_command = click.argument(
+    "command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=command_words
+)
 
 in_format = click.option(
     "-o",

@@ -17,9 +17,6 @@ SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 FAILED = 1
 CHECK_HEADINGS = ("check", "node", "result", "remedy")
 CLEAN_HEADINGS = ("folder", "size", "ended")
-the_site = click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
 
 
 @click.group(cls=frame.Group, context_settings=frame.SETTINGS)
@@ -28,7 +25,7 @@ def site() -> None:
 
 
 @site.command(context_settings=SETTINGS)
-@the_site
+@frame.the_site
 @frame.in_format
 def check(site: str | None, output: str) -> int:
     """Check versions, folders, clocks, network, memory and limits on each node; exit code 0 or 1.
@@ -48,7 +45,7 @@ def check(site: str | None, output: str) -> int:
 
 
 @site.command(context_settings=SETTINGS)
-@the_site
+@frame.the_site
 @click.option(
     "--output",
     metavar="FILE",
@@ -74,7 +71,7 @@ def metrics(site: str | None, output: Path | None) -> int:
 
 
 @site.command(context_settings=SETTINGS)
-@the_site
+@frame.the_site
 @click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
 def clean(site: str | None, dry_run: bool) -> int:
     """Remove folders of your ended jobs by the limits of the site's `jobs` keys.

@@ -24,9 +24,7 @@ PIPE_COLUMNS = 100
     type=frame.WholeNumber(1, 2**31 - 1),
     shell_complete=job_ids,
 )
-@click.option(
-    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
-)
+@frame.the_site
 @click.option("--once", is_flag=True, help="Print one frame and exit, as without a terminal.")
 @frame.in_format
 def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:

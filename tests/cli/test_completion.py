@@ -47,13 +47,19 @@ def test_a_command_completes_its_options_and_words() -> None:
     assert completed("csrun_wse", "--total") == ["--total-nodes"]
     assert completed("csrun", "init", "fc") == ["fc_mnist"]
     assert completed("csrun", "compare", "a", "mo") == ["dir,mo"]
+    assert completed("csrun_wse", "python-w") == ["file,python-w", "python-ws"]
+    assert completed("csrun_wse", "--total-nodes", "4", "python-ws", "ru") == ["file,ru"]
+    assert completed("csrun", "estimate", "--site", "str") == ["file,str", "streaming-8"]
 
 
 def test_csctl_completes_the_ids_of_jobs(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     assert place.run("--total-nodes", "1", "true").returncode == 0
     variables = {"CSRUN_STATE_DIR": str(tmp_path / "state")}
-    for words in (["get", "job"], ["logs"], ["cancel", "job"], ["cancel"]):
+    (tmp_path / "state" / "local" / "arrays").mkdir()
+    (tmp_path / "state" / "local" / "arrays" / "1.json").touch()
+    nouns = (["get", "job"], ["logs"], ["cancel", "job"], ["cancel"], ["get", "array"])
+    for words in nouns:
         assert completed("csctl", *words, "1", **variables) == ["1"]
         assert completed("csctl", *words, "2", **variables) == []
     assert completed("csctl", "--site", "unknown", "logs", "1", **variables) == []

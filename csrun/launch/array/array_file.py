@@ -64,11 +64,16 @@ def read(site: Site, array_id: int) -> ArrayFile:
     try:
         return stored.read(path, ArrayFile, "the array")
     except FileNotFoundError as error:
-        known = ", ".join(map(str, _ids(_folder(site))[-10:]))
+        known = ", ".join(map(str, ids_of(site)[-10:]))
         remedy = f"the newest are {known}" if known else "csrun_wse --array 1-3 CMD makes the first"
         raise UsageError(
             f"array {array_id}: no such array on site {site.name}; {remedy}"
         ) from error
+
+
+def ids_of(site: Site) -> list[int]:
+    """Return the numbers of this account's arrays, oldest first."""
+    return _ids(_folder(site))
 
 
 def _create(site: Site) -> Path:
