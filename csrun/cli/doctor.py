@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 import click
 
 from csrun.cli import frame
-from csrun.cli.site_admin import CHECK_HEADINGS, FAILED, SETTINGS, check_row
+from csrun.cli.site_admin import FAILED, SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from csrun.launch.preflight.checks import CheckResult
 
 
@@ -28,8 +30,15 @@ def doctor(site: str | None, output: str) -> int:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
     else:
-        tables.show(CHECK_HEADINGS, map(check_row, found), cut="remedy")
+        tables.show(("check", "status", "result"), _rows(found), is_wrapped=True)
     return FAILED if any(each.has_failed for each in found) else 0
+
+
+def _rows(found: "Iterable[CheckResult]") -> "Iterator[tuple[str, str, str]]":
+    for each in found:
+        yield each.check, each.status, each.result
+        if each.remedy:
+            yield "", "", f"remedy: {each.remedy}"
 
 
 def _results(site: str | None) -> "list[CheckResult]":

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from csrun.records.run_estimate import RunEstimate
     from csrun.site import Site
 
+BUSY_SPREAD = 0.25  # of a step's time, above which other processes have disturbed it
 SETTINGS = frame.SETTINGS | {"ignore_unknown_options": True}
 
 
@@ -55,7 +56,7 @@ def estimate(
 
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
     else:
-        tables.show(("what", "estimate"), rows(found))
+        tables.show(("what", "estimate"), rows(found), is_wrapped=True)
     return 0
 
 
@@ -147,13 +148,15 @@ def _smallest(found: "RunEstimate") -> str:
 def _largest(found: "RunEstimate") -> str:
     if found.largest_batch is None:
         return "any"
-    return f"{found.largest_batch:,} samples at once, by this batch's activations"
+    return f"{found.largest_batch:,} samples at once; of a larger one, micro-batches"
 
 
 def _step_here(found: "RunEstimate") -> str:
     how = "computed: the memory for a step is not free here"
     if found.is_measured:
         how = f"measured, ± {found.step_spread:.0%}" if found.step_spread else "measured"
+        if found.step_spread and found.step_spread > BUSY_SPREAD:
+            how += ": repeat it on an idle machine"
     if found.is_cpu_bound:
         cpu_time = f"{_time(found.step_cpu_s)} of CPU time, on {found.cpus} CPUs"
         how += f"; limited by the CPUs: all tasks need {cpu_time}"

@@ -229,6 +229,10 @@ def _of_losses(found: "LossComparison") -> list[str]:
     ]
 
 
+def _values(count: int) -> str:
+    return f"{count:,} value{'s' * (count != 1)}"
+
+
 def _steps(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
@@ -237,7 +241,8 @@ def _of_operators(found: "OperatorComparison") -> list[str]:
     start = (
         "the initial weights" if found.start is None else f"the checkpoint of step {found.start}"
     )
-    steps = f"steps {found.first_step} to {found.last_step}"
+    first, last = found.first_step, found.last_step
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
     within = f" within {found.tolerance_ulp} ulp" if found.tolerance_ulp else ""
     rest = [
         f"{count} {what}"
@@ -251,9 +256,10 @@ def _of_operators(found: "OperatorComparison") -> list[str]:
     more = f" ({', '.join(rest)})" if rest else ""
     if found.difference is None:
         equal = "equal" if within else "bitwise identical"
-        count, lines = f"{found.compared} values {equal}", []
+        count, lines = f"{_values(found.compared)} {equal}", []
     else:
-        count, lines = f"{found.compared - 1} values equal", _of_difference(found.difference)
+        count = f"{_values(found.compared - 1)} equal"
+        lines = _of_difference(found.difference)
     return [
         f"operators: {count}{within}, {steps} from {start}{more}",
         *_of_names("A", found.first_names, found.only_first),

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,16 +26,21 @@ def show(
     rows: Iterable[Row],
     cut: str | None = None,
     droppable: Sequence[str] = (),
+    *,
+    is_wrapped: bool = False,
 ) -> None:
     """Print rows under their headings.
 
     On a terminal the last column, `cut`, and columns that are wider than READABLE are shortened to
     fit, the widest first. If there is too little space, columns of `droppable` are omitted, in
-    order. A pipe gets the full table.
+    order. With `is_wrapped` the last column is wrapped instead. A pipe gets the full table.
     """
     table: list[Row] = [tuple(headings), *(tuple(map(printable_line, row)) for row in rows)]
-    if cut is not None and sys.stdout.isatty():
-        table = _fitted(table, droppable, shutil.get_terminal_size().columns)
+    columns = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and is_wrapped:
+        table = _wrapped(table, columns)
+    elif sys.stdout.isatty() and cut is not None:
+        table = _fitted(table, droppable, columns)
     table[0] = tuple(heading.upper() for heading in table[0])
     widths = _widths(table)
     for row in table:
@@ -76,6 +82,17 @@ def _reduced(widths: Sequence[int], least: Sequence[int], room: int) -> list[int
     found = list(widths)
     while sum(found) > room and (larger := [n for n, w in enumerate(found) if w > least[n]]):
         found[max(larger, key=found.__getitem__)] -= 1
+    return found
+
+
+def _wrapped(table: list[Row], columns: int) -> list[Row]:
+    """Return the table with the last column in as many lines as it needs."""
+    *others, _ = _widths(table)
+    room = max(READABLE, columns - sum(others) - len(BETWEEN) * len(others))
+    found: list[Row] = []
+    for row in table:
+        lines = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        found += [(*row[:-1], lines[0]), *((*("" for _ in others), line) for line in lines[1:])]
     return found
 
 

@@ -49,6 +49,7 @@ from csrun.estimator.target import Target
 from csrun.executable import Executable, Plan, RunMode, nbytes_of
 from csrun.executable.kernel_code import cache_objects
 from csrun.records import log_lines, model_dir
+from csrun.records.scalar_events import event_files
 
 LARGE_BYTES = 10**9  # of a batch
 
@@ -81,7 +82,8 @@ def compile_run(
             require_streamers(options.replicas, target)
         if options.replicas > 1:
             traced = _traced(run, options)
-    if run.params is not None:
+    is_of_training = run_mode is RunMode.TRAIN and event_files(run.model_dir)
+    if run.params is not None and (runs or not is_of_training):  # those are the training's
         model_dir.write_params(run.model_dir, run_mode, run.params)
     with compile_display(run.context) as begin:
         compiled = compile_fitting(tracing_of(run), traced, run.model_dir, options, begin)

@@ -61,7 +61,7 @@ def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
     if (detail := snapshot.job) is not None:
         lines += [[], *_JobPanel(detail, snapshot, console).lines(ALL)]
         if detail.log:
-            lines += [[], *_log(detail.log, FRAME_LOG_LINES)]
+            lines += [[], *_log(detail.log, FRAME_LOG_LINES, width)]
     return [in_width(line, width) for line in lines]
 
 
@@ -82,7 +82,7 @@ def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
         jobs = _jobs(snapshot, look, height // 4, width)
         lines = [_head(snapshot, len(jobs) - 1), *jobs]
         lines.append(_title(detail, snapshot, console))
-        lines += _log(detail.log, room - len(lines)) or [[Segment("no log", DIM)]]
+        lines += _log(detail.log, room - len(lines), width) or [[Segment("no log", DIM)]]
     else:
         lines = _in_room(snapshot, detail, console, look, room)
     lines += [[]] * (room - len(lines))
@@ -120,7 +120,7 @@ def _in_room(
     if detail.log and rest > LEAST_LOG:
         lines.append(_rule("log", console))
         rest -= 1
-    return [*lines, *_log(detail.log, rest), *notes]
+    return [*lines, *_log(detail.log, rest, width), *notes]
 
 
 def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
@@ -202,7 +202,10 @@ class _JobPanel:
         return [*lines, *(beside(run, tasks, left + TASKS_GAP) if is_beside else (*run, *tasks))]
 
 
-def _log(log: Sequence[str], most: int) -> list[Line]:
+def _log(log: Sequence[str], most: int, width: int) -> list[Line]:
     """Return the newest lines of a log."""
     lines = log[-most:] if most > 0 else ()
-    return [[cell(for_terminal(line[: MOST_CHARACTERS + 1], colour=False))] for line in lines]
+    return [
+        [cell(for_terminal(line[: MOST_CHARACTERS + 1], colour=False), most=width)]
+        for line in lines
+    ]

@@ -65,6 +65,20 @@ def test_one_look_whatever_the_length_of_the_last_column(
         assert capsys.readouterr().out.startswith("JOB  NAME  WHY\n1    a")
 
 
+def test_a_last_column_is_wrapped_at_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_terminal(monkeypatch, 36)
+    tables.show(
+        ("what", "estimate"), [("limit", "a larger batch_size raises the rate")], is_wrapped=True
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "WHAT   ESTIMATE",
+        "limit  a larger batch_size raises",
+        "       the rate",
+    ]
+
+
 def test_escape_sequences_of_a_name_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     tables.show(HEADINGS, [("1", "a\x1b]0;title\x07", "two\nlines")], cut="why")
     assert capsys.readouterr().out.splitlines()[1] == r"1    a\x1b]0;title\x07  two\nlines"

@@ -210,7 +210,7 @@ def test_a_small_wafer_cuts_as_a_large_one_that_is_told_to(tmp_path):
     with pytest.raises(CompileError, match=r"needs [\d,]+ bytes of [\d,]+ on the wafer"):
         Language().compile(tmp_path, system=small, max_group_bytes=1 << 20)
     report = (executables[0].directory / "compile_report.txt").read_text()
-    assert "wte/embeddings (3.9 KB) exceeds max_group_bytes: it is streamed in 2 shards" in report
+    assert "wte/embeddings (3.9 kB) exceeds max_group_bytes: it is streamed in 2 shards" in report
 
 
 def test_what_no_part_fits_names_the_part(tmp_path):

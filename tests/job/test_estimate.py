@@ -58,6 +58,10 @@ def test_a_run_tells_how_it_compares_with_its_estimate(place: FcMnist) -> None:
     assert float(ratio) == pytest.approx(float(took_ms) / float(estimated_ms), abs=0.01)
     record = json.loads((place.model_dir / "performance" / "performance.json").read_text())
     assert record["estimated_step_time"] == found["step_s"]
+    params = (place.model_dir / "train" / "params_train.yaml").read_bytes()
+    place.configure(runconfig__max_steps=7)
+    assert place.cpu("--compile_only").returncode == 0
+    assert (place.model_dir / "train" / "params_train.yaml").read_bytes() == params
     assert record["step_time"] > 0
 
 

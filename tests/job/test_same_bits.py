@@ -96,7 +96,7 @@ def test_a_wafer_too_small_for_a_matrix_cuts_it_as_any_run_may(tmp_path: Path) -
     done = place.wse("-o", "cut", layout=("--site", str(site), *LAYOUTS[1], "--cpus-per-task", "1"))
     assert done.returncode == 0, done.stderr
     report = (tmp_path / "compile_report.txt").read_text()
-    assert "fc_0/kernel (156.8 KB) exceeds max_group_bytes" in report
+    assert "fc_0/kernel (156.8 kB) exceeds max_group_bytes" in report
     place.configure(**short, runconfig__max_group_bytes="96KiB")
     assert place.cpu("-o", "told").returncode == 0
     name = "model-ckpt-10.safetensors"

@@ -129,7 +129,7 @@ def _compare_again(
         with TemporaryDirectory(prefix="csrun-compare-") as folder:
             places = [Path(folder, name) for name in "ab"]
             for run, start, place in zip(runs, starts, places, strict=True):
-                report(f"{run.name}: recording steps {window[0]} to {window[1]}")
+                report(f"{run.name}: recording {_steps_text(window)}")
                 run.record(start, window, place, report=report)
             step = counted.add_steps(window, _reader((places[0], ""), (places[1], "")))
         if counted.difference is not None or step < window[1]:  # found, or one of the runs is over
@@ -161,7 +161,7 @@ def compare_with_torch(
     window = first, first + steps - 1
     with TemporaryDirectory(prefix="csrun-compare-") as folder:
         place = Path(folder, "a")
-        report(f"{model_dir}: recording steps {window[0]} to {window[1]}")
+        report(f"{model_dir}: recording {_steps_text(window)}")
         run.record(start, window, place, against_torch=True, report=report)
         step = counted.add_steps(window, _reader((place, ""), (place, OF_TORCH)))
     if not counted.compared:
@@ -170,6 +170,11 @@ def compare_with_torch(
             " needs a script with cerebras_torch"
         )
     return counted.result(start, first, step)
+
+
+def _steps_text(steps: tuple[int, int]) -> str:
+    first, last = steps
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _reader(*sources: tuple[Path, str]) -> ValuesOfStep:

@@ -99,7 +99,7 @@ def _blas() -> str:
     found = [library for library in threadpool_info() if library["user_api"] == "blas"]
     words = (
         f"{each['internal_api']} {each.get('version')}, core {each.get('architecture', '?')},"
-        f" {each['num_threads']} threads"
+        f" {each['num_threads']} thread{'s' * (each['num_threads'] != 1)}"
         for each in found
     )
     return "; ".join(words)
