@@ -61,7 +61,7 @@ def cancel_array(site: str | None, array_id: int) -> int:
     command = f"csctl cancel array {array_id}"
     found = active_jobs(array, backend.jobs(all_states=True))
     folders = [JobFolder(backend.folder(job_id)) for job_id in found]
-    with frame.announced(f"array {array_id}: asked to end; waiting until its jobs have ended"):
+    with frame.announced(f"array {array_id}: cancelling; its jobs may save checkpoints before"):
         if _end_launcher(array.launcher, load(site).grace_s, folders, command):
             click.echo(f"array {array_id}: cancelled")
             return 0

@@ -202,7 +202,7 @@ def row_of(row: "ElementRow") -> tuple[str, ...]:
         "" if row.loss is None else f"{row.loss:.6g}",
         "" if row.samples_per_sec is None else f"{row.samples_per_sec:.1f}",
         row.model_dir or "",
-        row.why,
+        tables.short_reason(row.why),
     )
 
 

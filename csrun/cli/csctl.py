@@ -1,6 +1,5 @@
 """csctl: shows the jobs, nodes and CS systems of a site, and cancels jobs."""
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -9,7 +8,7 @@ import click
 
 from csrun.base.choice import Choice
 from csrun.base.safe_text import printable
-from csrun.cli import frame
+from csrun.cli import frame, tables
 from csrun.cli.array_commands import cancel_array, get_array
 from csrun.cli.job_commands import JOB_ID, SETTINGS, OfJobs, backend_at, label, log_export, wait
 
@@ -41,10 +40,6 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
         text = f"{name.capitalize()} {_MOMENT} Default: {default}."
         command = click.option(f"--{name}", metavar="TIME", help=text)(command)
     return command
-
-
-# as `csrun.launch.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
-_FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 
 class SiteAnywhere(frame.Group):
@@ -192,7 +187,7 @@ def cancel_group() -> None:
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
     """End a pending or running job gracefully, and wait until it has ended."""
-    with frame.announced(f"job {job_id}: asked to end; waiting until it has saved and ended"):
+    with frame.announced(f"job {job_id}: cancelling; a training saves a checkpoint before it ends"):
         ended = backend_at(site).cancel(job_id, "csctl cancel")
     click.echo(f"job {job_id}: {ended}")
     return 0
@@ -223,8 +218,6 @@ def _show(
     cut: str | None = None,
     droppable: Sequence[str] = (),
 ) -> int:
-    from csrun.cli import tables
-
     if output == "json":
         _print_json(found)
     elif output == "csv":
@@ -265,7 +258,7 @@ def _job_row(job: "JobStatus") -> Sequence[str]:
         format_age(job.submitted),
         format_duration(job.elapsed_s),
         text(job.labels),
-        _in_short(job.why.partition("\n")[0]),
+        tables.short_reason(job.why.partition("\n")[0]),
     )
 
 
@@ -282,7 +275,7 @@ def _csv_row(job: "JobStatus") -> Sequence[str]:
         job.system,
         when(job.submitted),
         format_duration(job.elapsed_s),
-        _in_short(job.why.partition("\n")[0]),
+        tables.short_reason(job.why.partition("\n")[0]),
         job.type,
         text(job.labels),
     )
@@ -306,11 +299,6 @@ def _use_row(use: "SystemUsed") -> Sequence[str]:
 
 def _usage_row(total: "Usage") -> Sequence[str]:
     return total.user, total.account, total.system, str(total.jobs), f"{total.hours:.3f}"
-
-
-def _in_short(why: str) -> str:
-    """Shorten the failed task in a reason to role and rank, on a terminal: `streamer 3: ...`."""
-    return _FAILED_TASK.sub(r"\2 \1\3", why) if sys.stdout.isatty() else why
 
 
 def _node_row(node: "NodeStatus") -> Sequence[str]:

@@ -1,5 +1,6 @@
 """Tables as aligned text, and the table of a job's plan."""
 
+import re
 import shutil
 import sys
 import textwrap
@@ -19,6 +20,13 @@ READABLE = 16  # width at which most names can be distinguished; other columns k
 ENOUGH = 50  # width below which other columns are dropped in favour of the shortened one
 
 Row = Sequence[str]
+# as `csrun.launch.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
+_FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
+
+
+def short_reason(why: str) -> str:
+    """Shorten the failed task in a reason to role and rank, on a terminal: `streamer 3: ...`."""
+    return _FAILED_TASK.sub(r"\2 \1\3", why) if sys.stdout.isatty() else why
 
 
 def show(

@@ -16,6 +16,7 @@ SILENT_S = 10.0  # seconds without news of a running job that are mentioned
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 BAR, ASCII_BAR = ("█", "░"), ("#", ".")
 BAR_WIDTH = 20
+LEAST_SHARE = 0.005
 DECADES = 100  # ratio of the largest to the smallest value from which the scale is logarithmic
 _LABEL_WIDTH = 14
 _MOST_DETAIL = 100
@@ -45,7 +46,7 @@ def run_lines(
 
 
 def _time_line(run: RunProgress) -> list[tuple[str, str]]:
-    shares = (f"{_name(share)} {share.share:.0%}" for share in run.time)
+    shares = (f"{_name(share)} {share.share:.0%}" for share in _shown(run))
     return [("time", ", ".join(shares))]
 
 
@@ -53,9 +54,14 @@ def _time_bars(run: RunProgress, ascii_only: bool) -> list[tuple[str, str]]:
     since = f"since step {run.losses[0].step:,}" if run.losses else ""
     bars = [
         (f"  {_name(share)}", f"{bar(share.share, BAR_WIDTH, ascii_only)} {share.share:4.0%}")
-        for share in run.time
+        for share in _shown(run)
     ]
     return [("time", since), *bars]
+
+
+def _shown(run: RunProgress) -> list[TimeShare]:
+    """Return the rows of more than 0 %."""
+    return [share for share in run.time if share.share >= LEAST_SHARE]
 
 
 def _name(share: TimeShare) -> str:

@@ -13,7 +13,7 @@ import pytest
 from support.browser import chromium, needs_browser, show
 from support.dashboards import serving
 from support.fc_mnist import MANY_STEPS, FcMnist, losses
-from support.jobs import STALL_S, until
+from support.jobs import STALL_S, Workplace, until
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
@@ -25,6 +25,10 @@ from .conftest import MINIBATCHES, STEPS, TrainedRun
 
 pytestmark = needs_browser
 
+RATES = {
+    "local_samples_per_sec": "Rate, samples/s",
+    "avg_samples_per_sec": "GlobalRate, samples/s",
+}
 Curve = list[tuple[float, float]]
 ESCAPE = "\x1b[31m"
 EVIL = "<script>document.title='changed'</script><img src=x onerror=\"document.title='changed'\">"
@@ -80,17 +84,23 @@ def check_values(driver: Any, run: TrainedRun) -> None:
     logged, record = run.logged, run.json("performance/performance.json")
     last = max(logged)
     wait_for(driver, "#newest tbody tr")
-    shown = {tag: float(value) for tag, value in table_of(driver, "#newest")}
-    assert shown == {tag: six_digits(value) for tag, value in logged[last].items()}
+    shown = dict(table_of(driver, "#newest"))
+    values = {tag: v for tag, v in logged[last].items() if not tag.startswith("seconds/")}
+    for tag, title in RATES.items():
+        assert float(shown.pop(title).replace(",", "")) == pytest.approx(values.pop(tag), rel=0.01)
+    values["learning rate"] = values.pop("lr")
+    assert {title: float(value) for title, value in shown.items()} == {
+        tag: six_digits(value) for tag, value in values.items()
+    }
     rows = {row: (float(seconds), share) for row, seconds, share, _ in table_of(driver, "#ledger")}
     assert rows == {
-        row["row"]: (six_digits(row["seconds"]), f"{100 * row['share']:.1f} %")
+        row["row"].replace("_", " "): (six_digits(row["seconds"]), f"{100 * row['share']:.1f} %")
         for row in record["ledger"]
     }
     facts = dict(
         zip(texts(driver, "#performance dt"), texts(driver, "#performance dd"), strict=True)
     )
-    assert facts["Samples"] == str(record["total_samples"])
+    assert facts["Samples"] == f"{record['total_samples']:,}"
     assert facts["Samples/s"] == f"{record['samples_per_sec']:,.0f}"
     names = [row[1] for row in table_of(driver, "#checkpoints")]
     assert names == [f"model-ckpt-{step}" for step in (0, STEPS // 2, STEPS)]
@@ -215,7 +225,7 @@ def test_runs_are_sorted_filtered_and_compared(browser: Any, tmp_path: Path, sta
         wait_for(browser, "#table tbody tr")
         heads = {head.text: head for head in all_of(browser, "#table thead button")}
         for rows in ("acb", "bca"):
-            heads["Rate"].click()
+            heads["Rate, samples/s"].click()
             assert "".join(row[1] for row in table_of(browser, "#table")) == rows
         wait_for(browser, "#filter").send_keys("runs/c")
         assert [row[1] for row in table_of(browser, "#table")] == ["c"]
@@ -292,6 +302,8 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             assert {row[4] for row in table_of(browser, "#tasks")} == {"running"}
             until(lambda: all(row[6].endswith("MB") for row in table_of(browser, "#tasks")))
             assert texts(browser, "#subtitle")[0].startswith("RUNNING, ")
+            assert texts(browser, "#run h2") == ["job 1: run.py"]
+            until(lambda: "first group" in texts(browser, "#ledger .legend li"))
             launcher.terminate()
             launcher.communicate(timeout=STALL_S)
             until(lambda: texts(browser, "#subtitle")[0].startswith("CANCELLED, "))
@@ -299,7 +311,7 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             assert {row[4] for row in table_of(browser, "#tasks")} <= {"ended", "failed"}
             check_loads(browser, place.jobs / "1")
             logged = losses(place.model_dir)
-            until(lambda: f"step {max(logged)}," in texts(browser, "#newest p")[0])
+            until(lambda: f"step {max(logged):,}," in texts(browser, "#newest p")[0])
             shown = dict(table_of(browser, "#newest"))
             assert float(shown["loss"]) == six_digits(logged[max(logged)])
             check_curve(browser, dict(sorted(logged.items())))
@@ -316,3 +328,24 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
         open_page(browser, f"{export(tmp_path, tmp_path / 'run.html').as_uri()}#run/1")
         wait_for(browser, "#task-cpu polyline")
         check_loads(browser, place.jobs / "1")
+
+
+def test_a_failed_command_and_an_empty_folder_on_a_phone(
+    browser: Any, tmp_path: Path, state: str
+) -> None:
+    """A job without a training has no empty panels, and the page fits a phone."""
+    with serving(tmp_path) as server:
+        open_page(browser, server.url)
+        until(lambda: "no jobs, and no model_dirs below" in texts(browser, "#notice")[0])
+        assert texts(browser, "#count") == ["0 runs"]
+        assert Workplace(tmp_path).run("--total-nodes", "1", "false").returncode == 1
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        open_page(browser, f"{server.url}#run/1")
+        until(lambda: texts(browser, "#run h2") == ["job 1: false"])
+        assert "ended with exit code 1" in texts(browser, "#failure")[0]
+        shown = [each.get_attribute("id") for each in all_of(browser, "section:not([hidden])")]
+        until(lambda: not all_of(browser, "section#wafer:not([hidden])"))
+        assert {*shown} - {"wafer"} == {"tasks", "logs", "details"}
+        script = "return document.documentElement.scrollWidth - innerWidth"
+        assert browser.execute_script(script) <= 0

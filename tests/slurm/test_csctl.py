@@ -12,6 +12,7 @@ from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
 
+ENDED = "job {0}: Slurm ends it; 'csctl wait {0}' waits until it has\n"
 FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 ASKED = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1",
          "--single-task-nodes", "1", "--job-name", "digits")  # fmt: skip
@@ -31,8 +32,10 @@ def test_a_job_is_shown_and_cancelled(cluster_place: Workplace, testbed: Testbed
         assert any(line.endswith(f" {number}+0") for line in testbed.queue())
         table = cluster_place.run("get", "job", number, command="csctl")
         assert "digits" in table.stdout
+        unknown = cluster_place.run("cancel", "9999", command="csctl")
+        assert (unknown.returncode, "job 9999: no such job in Slurm" in unknown.stderr) == (2, True)
         ended = cluster_place.run("cancel", "job", number, command="csctl")
-        assert (ended.returncode, ended.stdout) == (0, f"job {number}: Slurm ends it\n")
+        assert (ended.returncode, ended.stdout) == (0, ENDED.format(number))
         job.communicate(timeout=STALL_S)
     assert job.returncode == 143
     until(lambda: not testbed.queue())
@@ -142,7 +145,7 @@ def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Workplace) ->
         assert refused.returncode == 1
         assert f"not possible while job {number} (process" in refused.stderr
         ended = cluster_place.run("session", "cancel", str(number), command="cs")
-        assert (ended.returncode, ended.stdout) == (0, f"job {number}: Slurm ends it\n")
+        assert (ended.returncode, ended.stdout) == (0, ENDED.format(number))
         job.communicate(timeout=STALL_S)
     assert job.returncode == 143
 

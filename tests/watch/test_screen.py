@@ -48,7 +48,11 @@ RUN = RunProgress(
     NOW,
     NOW + timedelta(seconds=20),
     tuple(LossPoint(step, 2.0 - step / 500) for step in range(0, 500, 10)),
-    (TimeShare("compute", 15.0, 0.75), TimeShare("first_group", 5.0, 0.25)),
+    (
+        TimeShare("compute", 15.0, 0.75),
+        TimeShare("first_group", 5.0, 0.25),
+        TimeShare("script", 0.0, 0.0),
+    ),
     65536.0,
 )
 TASKS = (
@@ -83,6 +87,7 @@ def test_a_frame_has_systems_jobs_and_the_run(width: int) -> None:
         "Fabric programmed",
     ):  # fmt: skip
         assert part in text, part
+    assert "script" not in text  # which has no time
 
 
 @pytest.mark.parametrize("height", [24, 40])

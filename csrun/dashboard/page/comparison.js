@@ -71,7 +71,7 @@ class ComparisonView {
     this.tags = tags;
     if (!tags.includes(this.tag)) this.tag = tags[0];
     this.choice.replaceChildren(...tags.map((tag, at) =>
-      make("option", { value: at, selected: tag === this.tag }, TITLES[tag] ?? tag)));
+      make("option", { value: at, selected: tag === this.tag }, titleOf(tag))));
     const isTime = this.isTime;
     this.charts[0].replaceChildren(lineChart("Loss", lines("loss"), { isTime }));
     this.charts[1].replaceChildren(lineChart("Rate", lines("local_samples_per_sec"), { isTime, text: rate }));

@@ -60,6 +60,15 @@ function bytes(value) {
   return `${unit ? number.toPrecision(3) : number} ${units[unit]}`;
 }
 
+// Hours, minutes and seconds of a job, as csctl has them; `duration` has fractions of a second.
+function clock(seconds) {
+  if (!isNumber(seconds)) return "";
+  const whole = Math.floor(seconds), hours = Math.floor(whole / 3600);
+  const two = (number) => String(number).padStart(2, "0");
+  const rest = `${hours ? two(Math.floor(whole / 60) % 60) : Math.floor(whole / 60)}:${two(whole % 60)}`;
+  return hours ? `${hours}:${rest}` : rest;
+}
+
 function duration(seconds) {
   if (!isNumber(seconds)) return "";
   if (seconds < 100) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
@@ -96,7 +105,7 @@ class SortedTable {
     this.by = columns.find((column) => column.title === sortedBy) ?? null;
     this.sign = descending ? -1 : 1;
     this.heads = columns.map((column) => make("th",
-      { scope: "col", class: column.number ? "number" : null },
+      { scope: "col", class: `${column.number ? "number" : ""} ${column.extra ?? ""}` },
       column.value ? make("button", { onclick: () => this.sortBy(column) }, column.title)
         : column.title));
     this.body = make("tbody");
@@ -137,7 +146,7 @@ class SortedTable {
     const key = this.key(row);
     if (!this.lines.has(key)) {
       const cells = this.columns.map((column) => make("td",
-        { class: column.number ? "number" : column.style ?? "text" },
+        { class: `${column.number ? "number" : column.style ?? "text"} ${column.extra ?? ""}` },
         ...(column.node ? [column.node(row)] : [])));
       this.lines.set(key, make("tr", { "data-key": key }, ...cells));
     }

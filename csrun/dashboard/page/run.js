@@ -1,7 +1,9 @@
 // One run: progress, charts, ledger, tasks, MemoryX, checkpoints, files, logs, wafer.
 
-const TITLES = { loss: "Loss", local_samples_per_sec: "Rate", avg_samples_per_sec: "GlobalRate",
-  "train/loss_scale": "loss scale", lr: "learning rate" };
+const TITLES = { loss: "loss", local_samples_per_sec: "Rate, samples/s",
+  avg_samples_per_sec: "GlobalRate, samples/s", "train/loss_scale": "loss scale",
+  lr: "learning rate" };
+const titleOf = (tag) => TITLES[tag] ?? tag;
 const ROWS = ["compute", "input", "weights", "first_group", "chief", "checkpoint",
   "compile", "script"];
 const SECONDS = "seconds/";
@@ -64,7 +66,8 @@ class RunView {
     this.root.replaceChildren(
       (this.slots.title = make("h2", { class: "name" })), named("subtitle"), named("failure"),
       named("progress", "div"),
-      make("div", { class: "bar" }, make("label", {}, "Horizontal axis ", horizontal)),
+      make("p", { id: "unlogged", class: "note" }, "no values were logged yet"),
+      make("div", { id: "axis", class: "bar" }, make("label", {}, "Horizontal axis ", horizontal)),
       make("div", { class: "panels" },
         slot("loss", "Loss"), slot("rates", "Rate, samples/s"),
         slot("ledger", "Time by cause, %"), slot("newest", "Newest values"),
@@ -93,9 +96,10 @@ class RunView {
     } catch (error) {
       this.wafer = { error: error.message };
     }
+    this.slots.wafer.parentElement.hidden = !this.wafer;
     if (!this.wafer || this.wafer.error) {
-      this.slots.wafer.replaceChildren(make("p", { class: "note" },
-        this.wafer ? this.wafer.error : "no compile in the model_dir"));
+      this.slots.wafer.replaceChildren(...(this.wafer
+        ? [make("p", { class: "note" }, this.wafer.error)] : []));
     } else {
       this.slots.wafer.replaceChildren(new WaferPanel(this.wafer).element);
     }
@@ -128,13 +132,19 @@ class RunView {
       ["Ends", moment(run.ends)], ["Updated", moment(run.updated)]])] : []);
     const stamp = [points.length, points[points.length - 1], isTime];
     const lines = (tags) => tags.map((tag) =>
-      ({ name: TITLES[tag] ?? tag, points: valuesOf(points, tag, isTime) }));
+      ({ name: titleOf(tag).replace(/, .*/, ""), points: valuesOf(points, tag, isTime) }));
     this.renew("loss", stamp, () => [lineChart("Loss", lines(["loss"]), { isTime })]);
     this.renew("rates", stamp, () => [lineChart("Rate",
       lines(["local_samples_per_sec", "avg_samples_per_sec"]), { isTime, text: rate })]);
     this.showOthers(stamp, lines);
     this.renew("ledger", [stamp, detail.performance], () => this.ledger());
     this.renew("newest", stamp, () => this.newest());
+    for (const name of ["axis", "loss", "rates", "newest", "memoryx"])
+      document.querySelector(`#${name}`).hidden = !points.length;
+    document.querySelector("#ledger").hidden = !points.length && !detail.performance;
+    document.querySelector("#unlogged").hidden = points.length || !isLive(detail.state);
+    document.querySelector("#files").hidden = !detail.files.compile_report
+      && !detail.files.traces.length && !detail.files.tensorboard;
     document.querySelector("#tasks").hidden = !detail.tasks.length;
     this.ended.show(detail.checkpoints);
     document.querySelector("#checkpoints").hidden = !detail.checkpoints.length;
@@ -152,7 +162,7 @@ class RunView {
     this.tags = tags;
     if (!tags.includes(this.tag)) this.tag = tags[0];
     this.renew("tags", [tags, this.tag], () => tags.map((tag, at) =>
-      make("option", { value: at, selected: tag === this.tag }, TITLES[tag] ?? tag)));
+      make("option", { value: at, selected: tag === this.tag }, titleOf(tag))));
     document.querySelector("#others").hidden = !tags.length;
     this.renew("values", [stamp, this.tag], () => tags.length
       ? [lineChart(this.tag, lines([this.tag]), { isTime: this.isTime })] : []);
@@ -171,16 +181,18 @@ class RunView {
     const rows = final.length ? final : this.detail.run ? this.detail.run.time : [];
     const table = new SortedTable(LEDGER_COLUMNS, (row) => row.row);
     table.show(rows);
-    parts.push(make("p", { class: "note" }, final.length ? "of the whole training, as in performance.json"
-      : "of the logged steps so far"), make("div", { class: "wide" }, table.element));
+    parts.push(make("p", { class: "note" }, final.length
+      ? "The whole training, as in performance.json. Speed-up: of a training without this wait"
+      : "The logged steps so far"), make("div", { class: "wide" }, table.element));
     return parts;
   }
 
   newest() {
     if (!this.points.length) return [make("p", { class: "note" }, "nothing was logged yet")];
     const [step, wall, values] = this.points[this.points.length - 1];
-    const lines = Object.entries(values).sort().map(([tag, value]) => make("tr", {},
-      make("td", { class: "text", title: tag }, tag), make("td", { class: "number" }, short(value))));
+    const lines = Object.entries(values).filter(([tag]) => !tag.startsWith(SECONDS)).sort()
+      .map(([tag, value]) => make("tr", {}, make("td", { class: "text", title: tag }, titleOf(tag)),
+        make("td", { class: "number" }, tag.endsWith("_per_sec") ? rate(value) : short(value))));
     return [make("p", { class: "note" }, `step ${count(step)}, ${moment(wall * 1000)}`),
       make("div", { class: "wide" }, make("table", {}, make("tbody", {}, ...lines)))];
   }
@@ -239,8 +251,8 @@ const LEDGER_COLUMNS = [
   { title: "Cause", value: (row) => row.row, text: (row) => rowTitle(row.row) },
   { title: "Time, s", value: (row) => row.seconds, text: (row) => short(row.seconds), number: true },
   { title: "Share", value: (row) => row.share, text: (row) => percent(row.share), number: true },
-  { title: "Without it", value: (row) => row.at_most, number: true,
-    text: (row) => isNumber(row.at_most) ? `up to ${row.at_most.toFixed(2)}x faster` : "" },
+  { title: "Speed-up", value: (row) => row.at_most, number: true,
+    text: (row) => isNumber(row.at_most) ? `up to ${row.at_most.toFixed(2)}x` : "" },
 ];
 
 // Logs of a job's tasks, searched by the server; its newest 4 MB.

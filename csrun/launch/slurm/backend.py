@@ -108,7 +108,7 @@ class SlurmBackend(Backend):
         """Ask Slurm, which does not say when it is over."""
         with JobFolder(self.folder(job_id)).noted_cancel(command):
             squeue.cancel(self._site, job_id)
-        return "Slurm ends it"
+        return f"Slurm ends it; 'csctl wait {job_id}' waits until it has"
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
         """Change labels of this account's job, running or pending."""

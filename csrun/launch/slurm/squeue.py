@@ -21,6 +21,7 @@ from csrun.launch.slurm.job_comment import LOST, noted
 from csrun.site import Site
 from csrun.system import load_state
 
+_UNKNOWN_JOB = "Invalid job id"  # in an answer of scancel
 _WAITING = frozenset({"PENDING"})
 _ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -205,7 +206,14 @@ def job(site: Site, job_id: int) -> SlurmJob:
     for found in jobs(site):
         if found.job_id == job_id:
             return found
-    raise UsageError(f"job {job_id}: no such job in Slurm (unknown or purged)")
+    raise unknown_job(job_id)
+
+
+def unknown_job(job_id: int) -> UsageError:
+    """Return the refusal of a job that Slurm does not have."""
+    return UsageError(
+        f"job {job_id}: no such job in Slurm (unknown or purged); 'csctl get jobs' lists its jobs"
+    )
 
 
 def cancel(site: Site, job_id: int) -> None:
@@ -220,6 +228,8 @@ def cancel(site: Site, job_id: int) -> None:
     refusals = [line for line in done.stderr.splitlines() if "error:" in line]
     if refusals and sinfo.is_outage(refusals[0]):
         raise sinfo.explain(refusals[0], site)
+    if any(_UNKNOWN_JOB in line for line in refusals):
+        raise unknown_job(job_id)
     if refusals:
         raise UsageError(f"job {job_id}: {refusals[0].partition('error: ')[2]}")
 
