@@ -20,7 +20,7 @@ FORMATS = Choice(["huggingface", "torch"])
 a_path = click.argument("path", type=click.Path(path_type=Path))
 
 
-@click.group(cls=frame.Group, context_settings=frame.SETTINGS)
+@click.group(cls=frame.CommandGroup, context_settings=frame.SETTINGS)
 def checkpoint() -> None:
     """List, verify, compare and convert checkpoints."""
 

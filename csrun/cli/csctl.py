@@ -42,7 +42,7 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-class SiteAnywhere(frame.Group):
+class SiteAnywhere(frame.CommandGroup):
     """Group whose option --site may also follow its commands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

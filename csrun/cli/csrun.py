@@ -17,7 +17,7 @@ from csrun.cli.top import top
 NAME = "csrun"
 
 
-@click.group(NAME, cls=frame.Group, context_settings=frame.SETTINGS)
+@click.group(NAME, cls=frame.CommandGroup, context_settings=frame.SETTINGS)
 @frame.version
 def csrun() -> None:
     """Create a project, inspect the results of a run. Start runs with csrun_wse or csrun_cpu."""

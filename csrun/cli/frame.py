@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Group of commands whose help lists the first sentence of each, wrapped instead of cut."""
 
     group_class = type  # of its groups, too

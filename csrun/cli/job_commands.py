@@ -27,7 +27,7 @@ def backend_at(site: str | None) -> "Backend":
     return backend_of(load(site))
 
 
-class OfJobs(frame.Group):
+class OfJobs(frame.CommandGroup):
     """Group whose subcommand `job` may be omitted before a job's number: `cancel 1`."""
 
     def resolve_command(

@@ -23,7 +23,7 @@ the_script = click.option(
 a_file = click.Path(path_type=Path)
 
 
-@click.group(cls=frame.Group, context_settings=frame.SETTINGS)
+@click.group(cls=frame.CommandGroup, context_settings=frame.SETTINGS)
 def params() -> None:
     """Validate, complete and compare params files."""
 

@@ -19,7 +19,7 @@ CHECK_HEADINGS = ("check", "node", "result", "remedy")
 CLEAN_HEADINGS = ("folder", "size", "ended")
 
 
-@click.group(cls=frame.Group, context_settings=frame.SETTINGS)
+@click.group(cls=frame.CommandGroup, context_settings=frame.SETTINGS)
 def site() -> None:
     """Check, monitor and clean up the site."""
 
