@@ -5,6 +5,7 @@ scripts/dashboard_pictures rewrites them.
 
 import base64
 import os
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,12 +38,25 @@ def _train(folder: Path, **changes: Any) -> FcMnist:
 
 
 def _take(driver: Any, path: Path, top: float, height: float) -> None:
-    """Write a strip of the page, of its full width."""
+    """Write a strip of the page, of its full width.
+
+    The window is as high as the strip's end: a page outside of a window is not painted in time by a
+    busy machine.
+    """
+    _resize(driver, ceil(top + height))
     clip = {"x": 0, "y": top, "width": WIDTH, "height": height, "scale": 1}
-    options = {"format": "png", "clip": clip, "captureBeyondViewport": True}
+    options = {"format": "png", "clip": clip}
     data = base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"])
     assert len(data) < MOST_BYTES, f"{path}: {len(data):,} bytes"
     path.write_bytes(data)
+
+
+def _resize(driver: Any, height: int) -> None:
+    size = {"width": WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.execute_async_script(
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+    )
 
 
 def _open(driver: Any, url: str, run: str) -> None:
@@ -68,8 +82,8 @@ def main() -> None:
             serving(Path(folder)) as server,
             chromium(Path(folder) / "profile") as driver,
         ):
-            size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+            _resize(driver, HEIGHT)
             _open(driver, server.url, "1")
             _take(driver, RUN, 0, HEIGHT)
             rows = server.ask(lambda catalog: catalog.rows()).rows
