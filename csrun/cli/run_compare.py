@@ -28,6 +28,7 @@ SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = 1  # exit code; 2 is that of a UsageError, for runs that cannot be compared
 BAR = 40  # characters of the longest bar of a histogram
 OTHER_ORDER = "PyTorch adds numbers up in another order: --ulp 64 --of-largest allows for that"
+ONLY = ("only in A", "only in B")
 MOST_KEYS = 3  # of a section that only one run has; more are one row
 _LAST_KEY = re.compile(r"(\.[^.\[]+|\[\d+\])$")
 a_run = click.Path(file_okay=False)  # existence is not checked, because a command is accepted, too
@@ -100,7 +101,8 @@ def compare(
     with frame.output_to_errors() if not is_table else nullcontext():
         values = _compare_operators(run_a, run_b, commands, steps, **allowed)
     if is_table:
-        click.echo("\n".join(_of_operators(values)))
+        names = ("not in PyTorch", "only in PyTorch") if run_b is None else ONLY
+        click.echo("\n".join(_of_operators(values, names)))
         if run_b is None and not values.is_equal and not allowed["ulp"]:
             click.echo(OTHER_ORDER)
     else:
@@ -237,7 +239,8 @@ def _steps(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
 
-def _of_operators(found: "OperatorComparison") -> list[str]:
+def _of_operators(found: "OperatorComparison", only: tuple[str, str]) -> list[str]:
+    """Return the lines of a comparison; only: of values that one of the runs has."""
     start = (
         "the initial weights" if found.start is None else f"the checkpoint of step {found.start}"
     )
@@ -247,8 +250,8 @@ def _of_operators(found: "OperatorComparison") -> list[str]:
     rest = [
         f"{count} {what}"
         for count, what in (
-            (found.only_first, "only in A"),
-            (found.only_second, "only in B"),
+            (found.only_first, only[0]),
+            (found.only_second, only[1]),
             (found.unlike, "not comparable"),
         )
         if count
@@ -262,15 +265,15 @@ def _of_operators(found: "OperatorComparison") -> list[str]:
         lines = _of_difference(found.difference)
     return [
         f"operators: {count}{within}, {steps} from {start}{more}",
-        *_of_names("A", found.first_names, found.only_first),
-        *_of_names("B", found.second_names, found.only_second),
+        *_of_names(only[0], found.first_names, found.only_first),
+        *_of_names(only[1], found.second_names, found.only_second),
         *lines,
     ]
 
 
-def _of_names(run: str, names: Sequence[str], count: int) -> list[str]:
+def _of_names(only: str, names: Sequence[str], count: int) -> list[str]:
     more = f" and {count - len(names)} more" if count > len(names) else ""
-    return [f"only in {run}: {', '.join(names)}{more}"] if names else []
+    return [f"{only}: {', '.join(names)}{more}"] if names else []
 
 
 def _of_difference(found: "OperatorDifference") -> list[str]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from csrun.advice.operator_comparison import OperatorComparison
 from csrun.cli import csrun, frame
+from csrun.cli.run_compare import _of_operators
 from csrun.records import model_dir
 from csrun.records.events import EventWriter
 
@@ -82,3 +84,11 @@ def test_steps_that_one_run_alone_has_logged_are_counted(
     assert frame.run(csrun.csrun, ["compare", first, second]) == 0
     losses = "losses: 1 step with identical bits; 1 step only in B"
     assert losses in capsys.readouterr().out.splitlines()
+
+
+def test_counts_are_in_the_singular_and_values_of_one_run_are_named() -> None:
+    found = OperatorComparison(None, 1, 1, 1, 4, 0, 0, 0, None, ("a", "b", "c"))
+    assert _of_operators(found, ("not in PyTorch", "only in PyTorch")) == [
+        "operators: 1 value bitwise identical, step 1 from the initial weights (4 not in PyTorch)",
+        "not in PyTorch: a, b, c and 1 more",
+    ]
