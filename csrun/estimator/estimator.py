@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,12 +190,19 @@ class CerebrasEstimator:
         return self._play(input_fn, lambda run: prepare.compile_only(run, mode))
 
     def _run(
-        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[EstimatorRun], Results]
+        self,
+        input_fn: InputFunction,
+        mode: RunMode,
+        lead: Callable[[EstimatorRun], Results],
+        others: Sequence[InputFunction] = (),
     ) -> Results:
-        """Run `body`, or compile or validate instead if the launcher's command asks for it."""
+        """Run `lead`, or compile or validate instead if the launcher's command asks for it.
+
+        others: input functions of further programs of the run.
+        """
         only = preparation()
         if only is None:
-            return self._play(input_fn, lead)
+            return self._play(input_fn, lead, others)
 
         def prepared(run: EstimatorRun) -> Results:
             compiles = only is Preparation.COMPILE_ONLY
@@ -206,40 +213,51 @@ class CerebrasEstimator:
         self._play(input_fn, prepared)
         sys.exit(0)
 
-    def _play(self, input_fn: InputFunction, lead: Callable[[EstimatorRun], Results]) -> Results:
+    def _play(
+        self,
+        input_fn: InputFunction,
+        lead: Callable[[EstimatorRun], Results],
+        others: Sequence[InputFunction] = (),
+    ) -> Results:
         """Play this task's role in one run.
 
         A job that only feeds does so instead of its first run, repeating the data, and then ends.
         """
         analysis = analysis_dir()
         if analysis is None or (asked := FeedRequest.read(analysis)) is None:
-            return self._part(input_fn, lead)
+            return self._part((input_fn, *others), lead)
 
         def endless(params: Any) -> Dataset:
             return as_dataset(input_fn(params)).repeat()
 
-        self._part(endless, lambda run: prepare.feed(run, asked, analysis))
+        self._part([endless], lambda run: prepare.feed(run, asked, analysis))
         sys.exit(0)
 
-    def _part(self, input_fn: InputFunction, lead: Callable[[EstimatorRun], Results]) -> Results:
+    def _part(
+        self, input_fns: Sequence[InputFunction], lead: Callable[[EstimatorRun], Results]
+    ) -> Results:
         with seeded(self._config.seed):
-            return self._role(input_fn, lead)
+            return self._role(input_fns, lead)
 
-    def _role(self, input_fn: InputFunction, lead: Callable[[EstimatorRun], Results]) -> Results:
+    def _role(
+        self, input_fns: Sequence[InputFunction], lead: Callable[[EstimatorRun], Results]
+    ) -> Results:
         context = current()
         folder, role = roles.next_run(context), roles.role_in_training(context)
         if context is None or folder is None or role is Role.CHIEF:
-            return _led(folder, lambda: lead(self._given(input_fn, context, folder)))
+            return _led(folder, lambda: lead(self._given(input_fns, context, folder)))
         streams = role is Role.STREAMER
-        datasets = [as_dataset(input_fn(self._params))] if streams else []
+        datasets = [as_dataset(make(self._params)) for make in input_fns] if streams else []
         return roles.serve(context, folder, datasets)
 
     def _given(
         self,
-        input_fn: InputFunction,
+        input_fns: Sequence[InputFunction],
         context: TaskContext | None,
         folder: rendezvous.RunFolder | None,
     ) -> EstimatorRun:
+        input_fn, *others = input_fns
+
         def make() -> Dataset:
             return as_dataset(input_fn(self._params))
 
@@ -253,6 +271,7 @@ class CerebrasEstimator:
             self._reports,
             make(),
             make,
+            tuple(as_dataset(other(self._params)) for other in others),
         )
 
     def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:

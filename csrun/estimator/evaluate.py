@@ -34,7 +34,7 @@ def evaluate(run: EstimatorRun, batches: int | None, path: Path | None) -> Resul
         )
         machine.close(results)
     log.info(log_lines.evaluated(results))
-    _write_events(run.model_dir, results)
+    write_events(run.model_dir, results)
     return results
 
 
@@ -76,7 +76,7 @@ def _restore(run: EstimatorRun, machine: Machine, path: Path | None) -> checkpoi
     return found
 
 
-def _write_events(folder: Path, results: Results) -> None:
+def write_events(folder: Path, results: Results) -> None:
     """Write an evaluation's events; if that fails, its results are returned anyway."""
     values = dict(results)
     step = int(values.pop("global_step"))

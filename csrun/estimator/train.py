@@ -1,7 +1,9 @@
 """Training, from the newest checkpoint or initial weights to the last step."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,13 @@ from csrun.estimator.compilation import (
     run_options,
     trace_run,
 )
+from csrun.estimator.model_trace import TracedModel
+from csrun.estimator.progress import Show
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.estimator.target import Target, machine_for, target_of
 from csrun.executable import Executable, Plan, RunMode
+from csrun.executable.arrays import Array
 from csrun.executable.shared_store import window_bytes
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.records.run_estimate import estimated_step_s
@@ -27,19 +32,62 @@ from csrun.runtime.chief.machine import Feed, Machine, with_window
 from csrun.runtime.chief.step_end import StepEnd
 from csrun.runtime.chief.training import Training
 from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.step.results import HostCall
 from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")
 
 
+@dataclass(frozen=True)
+class LoadedTraining:
+    """A training on its loaded machine.
+
+    found: checkpoint that it continues, or None.
+    """
+
+    training: Training
+    machine: Machine
+    traced: TracedModel
+    found: checkpoints.Checkpoint | None
+    show: Show
+
+
+class TrainingLoop:
+    """Loop of a training: all of its steps, up to the last one.
+
+    saves_due: as in `LoopOptions`.
+    """
+
+    saves_due = True
+
+    def prepare(self, run: EstimatorRun, target: Target) -> None:
+        """Compile other programs of the run, before its systems are leased."""
+
+    def host_call(self, traced: TracedModel) -> HostCall | None:
+        """Return the host call of the log lines."""
+        return traced.host
+
+    def beside(self, step: int) -> Mapping[str, Array]:
+        """Tensors of a checkpoint after a step that the store does not have."""
+        return {}
+
+    def run(self, loaded: LoadedTraining) -> Results:
+        """Train to the end; return the results of the run."""
+        return loaded.training.run()
+
+
 def train(
-    run: EstimatorRun, steps: int | None, max_steps: int | None, path: Path | None
+    run: EstimatorRun,
+    steps: int | None,
+    max_steps: int | None,
+    path: Path | None,
+    loop: TrainingLoop | None = None,
 ) -> Results:
     """Train from the given checkpoint, the newest one, or initial weights."""
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir), model_dir.locked(run.model_dir, run.holder):
         try:
-            return _train(run, steps, max_steps, path)
+            return _train(run, steps, max_steps, path, loop or TrainingLoop())
         except (KeyboardInterrupt, Terminated, PeerLost):
             log.info(_where_to_resume(run.model_dir))
             raise
@@ -54,7 +102,11 @@ def train_to_checkpoint(run: EstimatorRun, max_steps: int) -> Results:
 
 
 def _train(
-    run: EstimatorRun, steps: int | None, max_steps: int | None, path: Path | None
+    run: EstimatorRun,
+    steps: int | None,
+    max_steps: int | None,
+    path: Path | None,
+    loop: TrainingLoop,
 ) -> Results:
     found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(run.model_dir)
     first = found.step if found else 0
@@ -73,6 +125,7 @@ def _train(
         split.require_same(found, target)
     compiled = compile_run(run, RunMode.TRAIN, target, last)
     _note_unscaled(compiled.executable.plan)
+    loop.prepare(run, target)
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
     folders = compiled.traced.optimizer_folders
@@ -97,10 +150,14 @@ def _train(
             estimated_step_s=estimated_step_s(compiled.executable.directory),
             number_ranges=run.config.number_ranges,
             of_updates=compiled.traced.of_updates,
+            beside=loop.beside,
+            saves_due=loop.saves_due,
         )
         run.keep_command()
         end = _loaded_update(machine, compiled.update, run)
-        results = Training(machine, options, compiled.traced.host, show, step_end=end).run()
+        host = loop.host_call(compiled.traced)
+        training = Training(machine, options, host, show, step_end=end)
+        results = loop.run(LoadedTraining(training, machine, compiled.traced, found, show))
         machine.close(results)
     return results
 

@@ -1,7 +1,7 @@
 """CerebrasEstimator of TensorFlow model functions."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +148,9 @@ class CerebrasEstimator(NativeEstimator):
         input_fn: Callable[..., Any],
         mode: RunMode,
         lead: Callable[[EstimatorRun], Results],
+        others: Sequence[Callable[..., Any]] = (),
     ) -> Results:
-        return super()._run(self._input(input_fn, mode), mode, lead)
+        return super()._run(self._input(input_fn, mode), mode, lead, others)
 
     def _input(self, input_fn: Callable[..., Any], mode: RunMode) -> Callable[[Any], Any]:
         made = input_of(input_fn, mode, self._config.seed)

@@ -79,6 +79,14 @@ class Saving:
             self._guarded(self._under_way.result)
             self._under_way = None
 
+    def outdate(self) -> None:
+        """Wait until the last checkpoint is complete, and forget it: the state is about to change.
+
+        Raises: CsrunError as `wait`
+        """
+        self.wait()
+        self.newest = None
+
     def look(self) -> None:
         """Check whether the last checkpoint has failed. Raises: CsrunError as `wait`"""
         if self._under_way is not None and self._under_way.done():

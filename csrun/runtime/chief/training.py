@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import RunSettings
 from csrun.context.ending import DeferredEnding, reason_to_end
 from csrun.executable import MOST_STEPS, StepNumber
@@ -33,6 +33,14 @@ from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.wire.messages import Gathering, Results, StepOrder, StepsDone
 
 log = logging.getLogger("csrun")
+
+
+class NotFiniteLossError(CsrunError):
+    """The loss of a step is not finite, so that the step has no update. loss: its value."""
+
+    def __init__(self, message: str, loss: float) -> None:
+        super().__init__(message)
+        self.loss = loss
 
 
 class Training:
@@ -86,6 +94,7 @@ class Training:
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # time of the last order
         self._unwritten: Mapping[str, Array] = {}  # values changed by writes since the last step
+        self._replaced: dict[str, Array] = {}  # values that only the next checkpoint can have
         self.step = options.first
 
     def __enter__(self) -> Self:
@@ -167,6 +176,12 @@ class Training:
             losses.
         """
         options = self._options
+        if self._replaced:
+            raise UsageError(
+                f"{min(self._replaced)} was changed between steps {self.step} and {self.step + 1}, "
+                "which needs a weight store in memory on the chief's machine and, in pipelined "
+                "mode, one CS system"
+            )
         if numbers:
             self._numbers.put(self.step, numbers)
         if self._scale is not None:
@@ -212,13 +227,13 @@ class Training:
         self.record.mark(Row.CHIEF)
         if done.bad_loss is not None:
             self._saving.wait()  # this is the last good one
-            raise CsrunError(self._why_stopped(done))
+            raise NotFiniteLossError(self._why_stopped(done), done.bad_loss)
         if exhausted is not None:
             raise CsrunError(exhausted)
         # A failed checkpoint ends the training now, instead of at the next one, hours later.
         self._saving.look()
-        if self.step % options.checkpoint_steps == 0 and steps:
-            self._save()
+        if steps and options.saves_due:
+            self.save_due()
         if self._ending.asked is None:
             self._trace.look(self.step)
         self.record.mark(Row.CHIEF)
@@ -262,6 +277,22 @@ class Training:
             self._machine.state[name][...] = value
         self._machine.written()
 
+    def replace(self, values: Mapping[str, Array]) -> None:
+        """Continue from other weights, by name, which the next checkpoint has, unlike with `write`.
+
+        On a machine that accepts no writes a step must not follow.
+        """
+        self._saving.outdate()
+        if self._machine.takes_writes:
+            self._put(values)
+        else:
+            self._replaced |= values
+
+    def save_due(self) -> None:
+        """Begin the checkpoint of the last step, if one is due after it."""
+        if self.step % self._options.checkpoint_steps == 0:
+            self._save()
+
     def save(self) -> None:
         """Save unless the newest checkpoint is of this step; it is complete on return."""
         if self._saving.newest != self.step:
@@ -287,7 +318,7 @@ class Training:
         """Save if the last step has no checkpoint."""
         step, last = self.step, self._options.last
         self.save()
-        if last is not None and step < last:
+        if last is not None and step < last and self._is_at_end:
             whose = f" of {ended}" if (ended := self._ended()) else ""
             log.warning(
                 f"The dataset{whose} ended at step {step} of {last}: call .repeat() in input_fn, "
@@ -342,6 +373,7 @@ class Training:
         self.record.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
         more = {**self._options.beside(step), **(self._scale.tensors if self._scale else {})}
+        more |= self._replaced
         with self._as_it_was():
             state = {**self._machine.state, **more}
             self._saving.begin(step, state, self._machine.hold_updates, more)

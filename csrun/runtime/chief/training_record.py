@@ -41,6 +41,7 @@ class LoopOptions:
     number_ranges: steps between two reports on ranges.
     of_updates: numbers of updates for the events.
     beside: returns tensors of a checkpoint after a step that the store does not have.
+    saves_due: write checkpoints as they are due; False: the caller calls `Training.save_due`.
     """
 
     model_dir: Path
@@ -61,6 +62,7 @@ class LoopOptions:
     number_ranges: int | None = None
     of_updates: UpdateSummaries = NO_SUMMARIES
     beside: Callable[[int], Mapping[str, Array]] = lambda step: {}
+    saves_due: bool = True
 
 
 class TrainingRecord:
