@@ -1,7 +1,7 @@
 """Arguments of Keras's `fit`: data as csrun reads it, and those that are refused by name."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,25 +9,14 @@ import numpy.typing as npt
 
 from csrun.base.errors import UsageError
 from csrun.data import DataError, Dataset
+from csrun.keras.fit_loop import Validation
 
 log = logging.getLogger("csrun")
 Array = npt.NDArray[Any]
 
 SLOW_SHARE = 0.25  # of batch_size, below which an evaluation is much slower
 
-_LOOP = "call train(input_fn, max_steps=...) and evaluate() in a loop, and decide between them"
-#: What there is in the place of a callback.
-_INSTEAD_OF_CALLBACK = {
-    "ModelCheckpoint": "set save_checkpoints_steps and keep_checkpoint_max in the config",
-    "BackupAndRestore": "leave it out: a training resumes from its newest checkpoint",
-    "LearningRateScheduler": "give the optimizer a keras.optimizers.schedules.LearningRateSchedule",
-    "CSVLogger": "leave it out: the losses are in the log and in the events of model_dir",
-    "TensorBoard": "leave it out: the losses are in the log and in the events of model_dir",
-    "ProgbarLogger": "leave it out: log_steps in the config sets how often the loss is logged",
-    "TerminateOnNaN": "leave it out: a loss that is not finite ends a training",
-    "SwapEMAWeights": "leave it out: the model has the averages after the training",
-}
-#: What there is in the place of another argument.
+#: What there is in the place of an argument.
 _INSTEAD_OF_ARGUMENT = {
     "validation_split": "give validation_data",
     "steps_per_epoch": "call train(input_fn, steps=...)",
@@ -35,14 +24,8 @@ _INSTEAD_OF_ARGUMENT = {
 }
 
 
-def require_supported(callbacks: Any, others: Mapping[str, Any]) -> None:
-    """Raises: UsageError for a callback, or another argument that csrun's `fit` does not have"""
-    given = [callbacks] if hasattr(callbacks, "on_epoch_end") else [*(callbacks or ())]
-    for callback in given:
-        kind = type(callback).__name__
-        raise UsageError(
-            f"fit: callback {kind} is not called: {_INSTEAD_OF_CALLBACK.get(kind, _LOOP)}"
-        )
+def require_supported(others: Mapping[str, Any]) -> None:
+    """Raises: UsageError for an argument that csrun's `fit` does not have"""
     for name, value in others.items():
         if name != "verbose" and value is not None:
             instead = _INSTEAD_OF_ARGUMENT.get(name, "leave it out")
@@ -84,7 +67,9 @@ def _classes(y: Any) -> Array:
     return labels.reshape(-1)
 
 
-def batches_of(validation_data: Any, batch_size: int) -> Dataset:
+def validation_of(
+    validation_data: Any, batch_size: int, frequency: int | Sequence[int]
+) -> Validation:
     """All validation samples, in batches of one size, at most `batch_size`.
 
     validation_data: features, labels and perhaps weights
@@ -109,7 +94,7 @@ def batches_of(validation_data: Any, batch_size: int) -> Dataset:
             size,
             batch_size,
         )
-    return dataset.batch(size)
+    return Validation(dataset.batch(size), samples // size, frequency)
 
 
 def _nested(arrays: Any) -> Any:
@@ -119,6 +104,17 @@ def _nested(arrays: Any) -> Any:
     if isinstance(arrays, list) and not any(len(getattr(each, "shape", ())) for each in arrays):
         return arrays  # of numbers
     return tuple(map(_nested, arrays)) if isinstance(arrays, tuple | list) else arrays
+
+
+def steps_of(arrays: tuple[Any, ...], batch_size: int) -> int:
+    """Return the steps of an epoch.
+
+    Raises: UsageError for fewer samples than a batch
+    """
+    samples = _length(arrays[1])
+    if samples < batch_size:
+        raise UsageError(f"fit: batch_size {batch_size} exceeds the {samples} samples: lower it")
+    return samples // batch_size
 
 
 def _length(arrays: Any) -> int:

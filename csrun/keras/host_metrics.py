@@ -38,37 +38,71 @@ class KerasMetrics(HostCall):
 
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
-        compiled = self.model._compile_metrics
-        if compiled is None:
+        if not has_metrics(self.model):
             return
         assert self.spec is not None, "given with the model"
         if not self.taken:
-            compiled.reset_state()
+            for metric in _metrics_of(self.model):
+                metric.reset_state()
         self.taken += 1
         arrays = [keras.ops.convert_to_tensor(result.outputs[name]) for name in self.outputs]
         (y, *weights), predictions = tree_unflatten(arrays, self.spec)
-        compiled.update_state(y, predictions, *weights)
+        if (compiled := self.model._compile_metrics) is not None:
+            compiled.update_state(y, predictions, *weights)
+        if _losses_of(self.model):
+            self.model._compile_loss(y, predictions, *weights)  # which updates its metrics
 
     def values(self) -> Results:
         """Return the metrics by name, and reset.
 
         Raises: UsageError for a metric of several numbers
         """
+        found = self.logs()
+        self.reset()
+        return {name: _number(name, value) for name, value in found.items()}
+
+    def reset(self) -> None:
+        """Begin again with the next step."""
+        self.taken = 0
+
+    def logs(self) -> dict[str, Any]:
+        """Return the metrics by name as Keras logs them: numbers, or arrays of several."""
         if not self.taken:
             return {}
-        self.taken = 0
-        found = self.model._compile_metrics.result()
-        return {name: _number(name, value) for name, value in found.items() if name != LOSS}
+        found: dict[str, Any] = {}
+        for metric in _metrics_of(self.model):
+            value = metric.result()
+            found |= value if isinstance(value, dict) else {metric.name: value}
+        return {name: _logged(value) for name, value in found.items() if name != LOSS}
+
+
+def has_metrics(model: Any) -> bool:
+    """Return whether an evaluation has more values than the loss, once the loss has been called."""
+    return bool(_metrics_of(model))
+
+
+def _metrics_of(model: Any) -> list[Any]:
+    """Metrics of `compile()`, and of the losses of several outputs."""
+    compiled = model._compile_metrics
+    return [*([] if compiled is None else [compiled]), *_losses_of(model)]
+
+
+def _losses_of(model: Any) -> list[Any]:
+    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+
+
+def _logged(value: Any) -> Any:
+    numbers = keras.ops.convert_to_numpy(value)
+    return float(numbers.reshape(())) if numbers.size == 1 else numbers
 
 
 def _number(name: str, value: Any) -> float:
-    numbers = keras.ops.convert_to_numpy(value)
-    if numbers.size != 1:
+    if not isinstance(value, float):
         raise UsageError(
-            f"metric {name} has {numbers.size} numbers, and an evaluation reports one: give it an "
+            f"metric {name} has {value.size} numbers, and an evaluation reports one: give it an "
             "average, such as average='macro'"
         )
-    return float(numbers.reshape(()))
+    return value
 
 
 def warn_of_layer_metrics(model: Any) -> None:

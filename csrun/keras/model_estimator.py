@@ -1,6 +1,6 @@
 """KerasModelToCerebrasEstimator: training, evaluation and prediction of a compiled Keras model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,15 @@ from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
 from csrun.context import use_torch_for_keras
 from csrun.data import Dataset
-from csrun.estimator import CerebrasEstimator
+from csrun.estimator import CerebrasEstimator, train
 from csrun.estimator.estimator import InputFunction
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
-from csrun.keras.fit_arguments import arrays_of, batches_of, require_supported
+from csrun.keras.fit_arguments import arrays_of, require_supported, steps_of, validation_of
+from csrun.keras.fit_callbacks import callbacks_of
+from csrun.keras.fit_history import History
+from csrun.keras.fit_loop import FitLoop
 from csrun.records import checkpoints
 from csrun.runtime.wire.messages import Results
 
@@ -60,6 +63,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         self._built: KerasModel | None = None
         self._last: int | None = None  # step of the training, if given
         self._start: Path | None = None  # checkpoint that the training begins with, if given
+        self._loop: FitLoop | None = None  # of the fit in progress
 
     @property
     def keras_model(self) -> Any:
@@ -103,36 +107,53 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | None = None,
         validation_data: Any = None,
+        validation_freq: int | Sequence[int] = 1,
         callbacks: Any = None,
         **others: Any,
-    ) -> Results:
+    ) -> History:
         """Train on arrays for this many epochs, without the samples of an incomplete last batch.
 
-        validation_data: evaluated after the training; the results have the prefix `val_`.
-        callbacks, others: those of Keras, which are refused by name
+        validation_data: evaluated after each epoch, or those of validation_freq; the values have
+            the prefix `val_`.
+        callbacks: one or several of Keras's, which the chief calls.
+        others: further arguments of Keras, which are refused by name
 
         Raises: UsageError for an argument that is not supported
         """
-        require_supported(callbacks, others)
-        validation = [] if validation_data is None else [batches_of(validation_data, batch_size)]
+        require_supported(others)
+        given = callbacks_of(callbacks)
         arrays, seed = arrays_of(x, y, sample_weight, class_weight), self._config.seed
+        steps, validation = steps_of(arrays, batch_size), None
+        evaluated: list[InputFunction] = []
+        if validation_data is not None:
+            validation = validation_of(validation_data, batch_size, validation_freq)
+            dataset = validation.dataset
+            evaluated = [lambda params: dataset]
 
         def input_fn(params: Any) -> Dataset:
             samples = Dataset.from_arrays(*arrays)
             ordered = samples.shuffle(seed) if shuffle else samples
             return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
 
-        results = self.train(input_fn)
-        if not validation:
-            return results
-        evaluated = self.evaluate(lambda params: validation[0])
-        own = {name: value for name, value in evaluated.items() if name != "global_step"}
-        return {**results, **{f"val_{name}": value for name, value in own.items()}}
+        def lead(run: EstimatorRun) -> Results:
+            return train.train(run, None, self._last, self._start, loop)
+
+        loop = self._loop = FitLoop(self._model, epochs, steps, given, validation)
+        self._last = epochs * steps
+        self._start = None if self._rerun is None else self._rerun.checkpoint_path(None)
+        try:
+            return History.of(self._run(input_fn, RunMode.TRAIN, lead, evaluated))
+        finally:
+            self._loop = self._start = None
 
     def _run(
-        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[EstimatorRun], Results]
+        self,
+        input_fn: InputFunction,
+        mode: RunMode,
+        lead: Callable[[EstimatorRun], Results],
+        others: Sequence[InputFunction] = (),
     ) -> Results:
-        results = super()._run(input_fn, mode, lead)
+        results = super()._run(input_fn, mode, lead, others)
         if mode is RunMode.TRAIN:
             self._give_back()
         return results
@@ -141,14 +162,16 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         from csrun.keras.torch_backend import require_keras
 
         require_keras()  # before the modules below import it
-        from csrun.keras.step_recording import example_of, trace_keras
+        from csrun.keras.step_recording import NO_FIT, FitTrace, example_of, trace_keras
 
         model = self._model(example_of(dataset)[0])
         start = checkpoints.latest(self._model_dir)
         if self._start is not None:
             with suppress(UsageError):  # it does not exist yet, in a compile before its training
                 start = checkpoints.open_checkpoint(self._start)
-        return trace_keras(model, dataset, self._config, options, self._last, start)
+        loop = self._loop
+        fit = NO_FIT if loop is None else FitTrace(takes_metrics=True, rate_changes=loop.is_watched)
+        return trace_keras(model, dataset, self._config, options, self._last, start, fit)
 
     def _model(self, features: Any = None) -> "KerasModel":
         """Return the model. features: of a batch, with which it is built if necessary."""

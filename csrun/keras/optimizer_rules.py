@@ -11,8 +11,10 @@ from csrun.cirh.algorithms import (
     AdamAttr,
     Algorithm,
     NAdamAttr,
+    Rate,
     RmsPropAttr,
     SgdAttr,
+    StepNumberAttr,
 )
 from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.executable.learning_rate import (
@@ -22,6 +24,7 @@ from csrun.executable.learning_rate import (
     PiecewiseConstant,
     Polynomial,
     Schedule,
+    StepNumber,
 )
 from csrun.executable.loss_scale import LossScaling
 from csrun.keras.model_precision import unscaled
@@ -30,6 +33,10 @@ from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name
 from csrun.nn.optimizer import schedule_attribute
 from csrun.records.checkpoints import Checkpoint
+
+#: Tensor of a checkpoint: the learning rate that a fit has reached, as the bits of a float64, since
+#: floats of a checkpoint are weights.
+RATE_TENSOR = "fit/learning_rate"
 
 
 @dataclass(frozen=True)
@@ -45,21 +52,29 @@ class KerasLearning:
     step: OptimizerStep | None = None
 
 
-def learning_of(model: KerasModel, is_mixed: bool, start: Checkpoint | None) -> KerasLearning:
+def learning_of(
+    model: KerasModel, is_mixed: bool, start: Checkpoint | None, rate_changes: bool = False
+) -> KerasLearning:
     """Return the updates of a model's optimizer.
 
-    start: checkpoint that the training begins with
+    start: checkpoint that the training begins with.
+    rate_changes: a learning rate that is a variable is number 0 of each step.
 
-    Raises: UsageError for a learning rate that is a function
+    Raises: UsageError for a learning rate that is a function, and for a checkpoint with velocities
+    of the other form
     """
     optimizer, scaling = unscaled(model.keras.optimizer)
     _require_rate(optimizer)
-    rate = _rate(optimizer._learning_rate)
+    rate: Schedule | StepNumber | None = _rate(optimizer._learning_rate)
+    if rate_changes and isinstance(rate, Constant):
+        rate = StepNumber(index=0)
     make, model.state = _rule_of(optimizer), {}
     if _is_recorded(optimizer, start) or _has_no_rule(model, optimizer):
         return KerasLearning({}, step=OptimizerStep(model, optimizer, is_mixed))
     assert make is not None, "else it has no rule"
     assert rate is not None, "else it has no rule"
+    if getattr(optimizer, "momentum", 0) and isinstance(rate, Constant | StepNumber):
+        _require_velocities(start, rate)
     algorithms = {
         stored_name(variable).replace("/", "."): make(optimizer, rate, variable)
         for variable in model.trained
@@ -80,6 +95,20 @@ def _is_recorded(optimizer: Any, start: Checkpoint | None) -> bool:
     if start is None:
         return int(optimizer.iterations) > 0
     return any(name.startswith(OPTIMIZER_FOLDER) for name in start.manifest.tensors)
+
+
+def _require_velocities(start: Checkpoint | None, rate: Constant | StepNumber) -> None:
+    """Raises: UsageError for a checkpoint whose velocities are of the other form"""
+    if start is None or start.step == 0 or start.manifest.is_converted:
+        return
+    was_number = RATE_TENSOR in start.manifest.tensors
+    if was_number == isinstance(rate, StepNumber):
+        return
+    then = "with" if was_number else "without"
+    raise UsageError(
+        f"{start.path}: its momentum is of a training {then} callbacks that may change the "
+        f"learning rate: continue it by fit {then} callbacks, or use another model_dir"
+    )
 
 
 def _require_rate(optimizer: Any) -> None:
@@ -126,12 +155,12 @@ def _decay(optimizer: Any, variable: Any) -> float:
     return float(optimizer.weight_decay)
 
 
-def _adam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
+def _adam(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
     """Return Adam's rule. Source: keras.optimizers.Adam: epsilon is added before the bias
     correction.
     """
     return AdamAttr.of(
-        schedule_attribute(rate),
+        _attribute(rate),
         (optimizer.beta_1, optimizer.beta_2),
         optimizer.epsilon,
         decoupled=True,
@@ -141,12 +170,12 @@ def _adam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     )
 
 
-def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
+def _nadam(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
     """Return NAdam's rule. Source: keras.optimizers.Nadam: PyTorch's, with an immediate
     momentum.
     """
     return NAdamAttr.of(
-        schedule_attribute(rate),
+        _attribute(rate),
         (optimizer.beta_1, optimizer.beta_2),
         optimizer.epsilon,
         momentum_decay=1.0,
@@ -155,10 +184,10 @@ def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     )
 
 
-def _sgd(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
+def _sgd(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
     """Return SGD's rule. Source: keras.optimizers.SGD: the velocity includes the learning rates."""
     return SgdAttr.of(
-        schedule_attribute(rate),
+        _attribute(rate),
         optimizer.momentum,
         optimizer.nesterov,
         _decay(optimizer, variable),
@@ -166,14 +195,14 @@ def _sgd(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     )
 
 
-def _adadelta(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    return AdadeltaAttr.of(schedule_attribute(rate), optimizer.rho, optimizer.epsilon)
+def _adadelta(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
+    return AdadeltaAttr.of(_attribute(rate), optimizer.rho, optimizer.epsilon)
 
 
-def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
+def _rmsprop(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
     """Return RMSProp's rule. Source: keras.optimizers.RMSprop: epsilon is inside the root."""
     return RmsPropAttr.of(
-        schedule_attribute(rate),
+        _attribute(rate),
         optimizer.rho,
         optimizer.epsilon,
         optimizer.momentum or 0.0,
@@ -183,22 +212,22 @@ def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     )
 
 
-def _adagrad(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
+def _adagrad(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
     """Return Adagrad's rule. Source: keras.optimizers.Adagrad: epsilon is inside the root."""
     return AdagradAttr.of(
-        schedule_attribute(rate),
+        _attribute(rate),
         initial_accumulator=optimizer.initial_accumulator_value,
         epsilon=optimizer.epsilon,
         epsilon_inside=True,
     )
 
 
-def _has_rates(optimizer: Any, rate: Schedule) -> bool:
+def _has_rates(optimizer: Any, rate: Schedule | StepNumber) -> bool:
     """Return whether velocities need the rates of their steps, instead of that of the update."""
     return bool(optimizer.momentum) and not isinstance(rate, Constant)
 
 
-Rule = Callable[[Any, Schedule, Any], Algorithm]
+Rule = Callable[[Any, Schedule | StepNumber, Any], Algorithm]
 _ALGORITHMS: dict[type, Rule] = {
     keras.optimizers.SGD: _sgd,
     keras.optimizers.AdamW: _adam,
@@ -209,6 +238,13 @@ _ALGORITHMS: dict[type, Rule] = {
     keras.optimizers.RMSprop: _rmsprop,
 }
 _DECAYING = (_adam, _nadam)
+
+
+def _attribute(rate: Schedule | StepNumber) -> Rate:
+    """Return a learning rate as a CIRH attribute."""
+    if isinstance(rate, StepNumber):
+        return StepNumberAttr.of(rate.index)
+    return schedule_attribute(rate)
 
 
 def _rate(rate: Any) -> Schedule | None:

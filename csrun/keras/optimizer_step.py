@@ -32,9 +32,9 @@ _FOREACH_METHODS = (
 class OptimizerStep:
     """A compiled model's optimizer, including `use_ema`, accumulation, decay and its own schedule.
 
-    Its variables are states of the program, among them the step count, as float32. The learning
-    rate, if it is a variable, is constant. In mixed precision its loss scale is recorded, too; in
-    float32 the loss is not scaled.
+    Its variables are states of the program, among them the step count, as float32, and the learning
+    rate, if it is a variable. In mixed precision its loss scale is recorded, too; in float32 the
+    loss is not scaled.
 
     name: of its class.
     module: the model's variables and the optimizer's, which the step writes.
@@ -48,8 +48,7 @@ class OptimizerStep:
         self._scaler = whole if isinstance(whole, keras.optimizers.LossScaleOptimizer) else None
         if not whole.built:
             whole.build(model.trained)
-        rate = optimizer._learning_rate
-        state = [variable for variable in optimizer.variables if variable is not rate]
+        state = [*optimizer.variables]
         if self._scaler is not None:
             state += [self._scaler.step_counter, self._scaler.dynamic_scale]
         model.state = _named(state)
@@ -111,15 +110,9 @@ class OptimizerStep:
 
     def _refusal_of(self, variable: Any) -> UsageError:
         """Return the error for an assignment to a variable that is not part of the step."""
-        what = f"optimizer {self.name}: its update assigns"
-        if variable is self._optimizer._learning_rate:
-            return UsageError(
-                f"{what} its learning rate, which csrun reads once: use a subclass of "
-                "LearningRateSchedule"
-            )
         return UsageError(
-            f"{what} {variable.path}, which is not among its variables: make it by add_variable in "
-            "build(), and draw no random numbers"
+            f"optimizer {self.name}: its update assigns {variable.path}, which is not among its "
+            "variables: make it by add_variable in build(), and draw no random numbers"
         )
 
     @contextmanager

@@ -4,7 +4,7 @@ import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
-from csrun.keras.host_metrics import KerasMetrics, warn_of_layer_metrics
+from csrun.keras.host_metrics import KerasMetrics, has_metrics, warn_of_layer_metrics
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
@@ -36,6 +36,21 @@ from csrun.pytorch.record.recording import Recording, Ref
 from csrun.records.checkpoints import Checkpoint
 
 
+@dataclass(frozen=True)
+class FitTrace:
+    """Demands of a `fit` on the trace of its training step.
+
+    takes_metrics: the step returns labels and predictions, if the model has metrics.
+    rate_changes: a learning rate that is a variable is passed with each step.
+    """
+
+    takes_metrics: bool = False
+    rate_changes: bool = False
+
+
+NO_FIT = FitTrace()
+
+
 def trace_keras(
     model: KerasModel,
     dataset: Dataset,
@@ -43,11 +58,13 @@ def trace_keras(
     options: CompileOptions,
     last: int | None = None,
     start: Checkpoint | None = None,
+    fit: FitTrace = NO_FIT,
 ) -> TracedModel:
     """Return the program of a mode before the passes, its metrics, and initial values of its
     weights.
 
-    last: the training's last step, if it is given. start: the checkpoint that it begins with
+    last: the training's last step, if it is given. start: the checkpoint that it begins with. fit:
+    its `fit`, if any
 
     Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
     an operator
@@ -55,16 +72,21 @@ def trace_keras(
     storage, mode = _storage_of(model, config), options.run_mode
     _require_plain_step(model.keras, mode)
     trains = mode is RunMode.TRAIN
-    learning = learning_of(model, storage is not None, start) if trains else KerasLearning({})
+    learning = KerasLearning({})
+    if trains:
+        learning = learning_of(model, storage is not None, start, fit.rate_changes)
     if learning.step is not None:
         learning.step.require_countable(last)
     step = _KerasStep(model, mode, learning.step)
     recording = step.record(dataset)
     _require_no_draws(recording)
+    is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
+    is_measured = is_measured and has_metrics(model.keras)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
-    labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
-    wanted = [] if trains else [*labels, *_refs(step.outputs)]
+    labels = _refs(step.batch[1:]) if is_measured else []
+    is_returned = is_measured or mode is RunMode.PREDICT
+    wanted = [*labels, *_refs(step.outputs)] if is_returned else []
     scaling = None if storage is None else learning.scaling
     with _named_layer():
         module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
@@ -73,7 +95,7 @@ def trace_keras(
     update = None
     if learning.step is not None and options.parts > 1:
         update = separate_update(module, options, learning.step.assigns)
-    traced = replace(step.traced(module, wanted), update=update)
+    traced = replace(step.traced(module, wanted, is_measured), update=update)
     with _advice_on_statistics(model.keras):
         rebatch(module, options, specs[0].shape[0])
     return traced
@@ -222,13 +244,14 @@ class _KerasStep:
                     before.copy_(new.detach())
         return loss
 
-    def traced(self, module: ModuleOp, wanted: Sequence[Ref]) -> TracedModel:
+    def traced(self, module: ModuleOp, wanted: Sequence[Ref], is_measured: bool) -> TracedModel:
         """Return the traced model of the recorded step, with the `wanted` outputs; those of a
         prediction are named here.
         """
         metrics = None
-        if self._mode is RunMode.EVAL:
+        if is_measured or self._mode is RunMode.EVAL:
             warn_of_layer_metrics(self._model.keras)
+        if is_measured:
             metrics = KerasMetrics.of(self._model, self.batch[1:], self.outputs)
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))

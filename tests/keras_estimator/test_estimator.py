@@ -24,7 +24,7 @@ def test_fit_trains_on_arrays_and_the_model_has_the_weights(tmp_path):
     x, y = (np.concatenate(each) for each in zip(*batches("mlp", 4), strict=True))
     model, own = mlp(), mlp()
     estimator = KerasModelToCerebrasEstimator(keras_model=model, model_dir=tmp_path)
-    assert estimator.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False)["global_step"] == 8
+    assert estimator.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False).global_step == 8
     assert estimator.keras_model is model
     own.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     for ours, wanted in zip(values(model), values(own), strict=True):

@@ -1,5 +1,6 @@
 """A Keras model in a job, with a recorded update: modes, Keras in the chief alone, resuming."""
 
+import json
 import re
 from contextlib import chdir
 from runpy import run_path
@@ -14,7 +15,6 @@ from support.keras_models import keras  # noqa: F401  skips where there is none
 from csrun.records import checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
 SCRIPT = """\
 import random
 import sys
@@ -99,6 +99,66 @@ def counted(model_dir):
     found = {path: np.zeros((), np.float32)}
     newest.take(found)
     return found[path]
+
+
+FIT = """\
+import json
+import random
+import sys
+from pathlib import Path
+import numpy as np
+from csrun.context import current
+from csrun.keras import KerasModelToCerebrasEstimator
+import keras
+
+x = np.random.default_rng(1).standard_normal((64, 20)).astype(np.float32)
+y = (x[:, 0] > 0).astype(np.int32)
+given = {"batch_size": 16, "epochs": 6, "shuffle": False, "validation_data": (x[:24] + 1, y[24:48])}
+
+
+def build():
+    random.seed(1)
+    layers = [keras.Input((20,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.05), loss, metrics=["accuracy"])
+    return model
+
+
+def callbacks():
+    return [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True),
+    ]
+
+
+if __name__ == "__main__":
+    estimator = KerasModelToCerebrasEstimator(build, "fitted")
+    found = estimator.fit(x, y, **given, callbacks=callbacks())
+    if (rank := current().rank) == 0:
+        np.savez("weights.npz", *estimator.keras_model.get_weights())
+    Path(f"task_{rank}.json").write_text(json.dumps(found.history))
+"""
+
+
+def test_a_fit_in_a_job_is_that_of_keras_in_all_tasks(place):
+    (place.path / "train.py").write_text(FIT)
+    done = place.run(*JOB, "python-ws", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    own = run_path(str(place.path / "train.py"))
+    model = own["build"]()
+    wanted = model.fit(own["x"], own["y"], **own["given"], callbacks=own["callbacks"](), verbose=0)
+    assert len(wanted.epoch) < 6
+    found = [json.loads(path.read_text()) for path in sorted(place.path.glob("task_*.json"))]
+    assert len(found) == 4
+    for history in found:
+        assert history == found[0]
+    assert found[0].keys() == wanted.history.keys()
+    for name, values in wanted.history.items():
+        assert found[0][name] == pytest.approx(values, rel=1e-5), name
+    weights = np.load(place.path / "weights.npz").values()
+    for ours, theirs in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_only_the_chief_imports_keras_and_a_resumed_job_has_the_losses_of_one_process(

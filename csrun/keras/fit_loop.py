@@ -1,0 +1,306 @@
+"""Loop of a fit: epochs on one machine, each followed by an evaluation and calls of callbacks."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from csrun.base.errors import UsageError
+from csrun.data import Dataset
+from csrun.estimator.compilation import Compiled, compile_run
+from csrun.estimator.evaluate import write_events
+from csrun.estimator.model_trace import TracedModel
+from csrun.estimator.run import EstimatorRun
+from csrun.estimator.target import Target
+from csrun.estimator.train import LoadedTraining, TrainingLoop
+from csrun.executable import MOST_STEPS, RunMode
+from csrun.executable.arrays import Array
+from csrun.keras.fit_callbacks import called, ends_on_nan, needs_batches
+from csrun.keras.fit_history import results_of
+from csrun.runtime.chief.machine import Feed, Program
+from csrun.runtime.chief.step_orders import evaluate
+from csrun.runtime.chief.training import NotFiniteLossError
+from csrun.runtime.step.results import Mean
+from csrun.runtime.wire.messages import Results
+
+if TYPE_CHECKING:
+    from csrun.keras.host_metrics import KerasMetrics
+    from csrun.keras.variables_module import KerasModel
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation data of a fit. batches: their number; frequency: as Keras's validation_freq."""
+
+    dataset: Dataset
+    batches: int
+    frequency: int | Sequence[int] = 1
+
+    def is_due(self, epoch: int) -> bool:
+        """Return whether epoch `epoch`, from 0, ends with an evaluation."""
+        if isinstance(self.frequency, int):
+            return (epoch + 1) % self.frequency == 0
+        return epoch + 1 in self.frequency
+
+
+@dataclass
+class FitLoop(TrainingLoop):
+    """Loop of `fit`, which Keras's callbacks end and change as in Keras.
+
+    model: returns the model; in the chief only.
+    epochs, steps: epochs, and steps of each.
+    """
+
+    model: Callable[[], "KerasModel"]
+    epochs: int
+    steps: int
+    callbacks: Sequence[Any] = ()
+    validation: Validation | None = None
+    _evaluation: Compiled | None = field(default=None, init=False)
+    _fit: "_RunningFit | None" = field(default=None, init=False)
+    _folder: Path = field(default=Path(), init=False)
+
+    saves_due = False  # after the callbacks of an epoch instead
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether callbacks may read or change the model and its learning rate."""
+        return bool(self.callbacks)
+
+    def prepare(self, run: EstimatorRun, target: Target) -> None:
+        """Compile the evaluation of the validation data."""
+        if (given := self.validation) is not None:
+            own = replace(run, dataset=given.dataset, make=lambda: given.dataset, others=())
+            self._evaluation = compile_run(own, RunMode.EVAL, target, given.batches)
+        self._folder = run.model_dir
+
+    def host_call(self, traced: TracedModel) -> None:
+        """None: the loop takes the metrics of every step itself."""
+
+    def beside(self, step: int) -> Mapping[str, Array]:
+        """The learning rate, if it is a number of each step."""
+        from csrun.keras.optimizer_rules import RATE_TENSOR
+
+        if self._fit is None or not self._fit.has_numbers:
+            return {}
+        return {RATE_TENSOR: np.array([self._fit.rate]).view(np.int64)}
+
+    def run(self, loaded: LoadedTraining) -> Results:
+        """Train and evaluate epoch by epoch; the results have the values of each."""
+        program, compiled, given = None, self._evaluation, self.validation
+        if given is not None:
+            assert compiled is not None, "prepared"
+            program = loaded.machine.load(compiled.executable, Feed(given.dataset, number=1))
+        evaluation = None if compiled is None else compiled.traced
+        self._fit = _RunningFit(self, loaded, program, evaluation)
+        with loaded.training:
+            return self._fit.run()
+
+    def write_events(self, results: Results) -> None:
+        """Write the events of an evaluation."""
+        write_events(self._folder, results)
+
+
+class _RunningFit:
+    """State of a fit on a loaded machine.
+
+    has_numbers: the learning rate is passed with each step.
+    """
+
+    def __init__(
+        self,
+        loop: FitLoop,
+        loaded: LoadedTraining,
+        program: Program | None,
+        evaluation: TracedModel | None,
+    ) -> None:
+        from csrun.keras.model_precision import unscaled
+        from csrun.keras.optimizer_rules import RATE_TENSOR
+        from csrun.keras.torch_backend import keras
+
+        self._loop, self._loaded, self._training = loop, loaded, loaded.training
+        self._program, self._evaluation = program, evaluation
+        self._model = loop.model()
+        self._optimizer, _ = unscaled(self._model.keras.optimizer)
+        if not self._optimizer.built:
+            self._optimizer.build(self._model.trained)  # else a saved model cannot be loaded whole
+        callbacks = called(loop.callbacks)
+        self._is_watched = loop.is_watched
+        self._by_batch = any(map(needs_batches, callbacks))
+        self._ends_on_nan = any(map(ends_on_nan, callbacks))
+        # Called last: the logs then have what callbacks have added.
+        last = keras.callbacks.LambdaCallback(on_epoch_end=self._keep_logs)
+        self._callbacks = keras.callbacks.CallbackList(
+            [*callbacks, last],
+            add_history=True,
+            model=self._model.keras,
+            epochs=loop.epochs,
+            steps=loop.steps,
+            verbose=0,
+        )
+        self._metrics: KerasMetrics | None = loaded.traced.host  # type: ignore[assignment]
+        self._passes = 0
+        self._values = Results()  # of all epochs
+        self._loss = Mean()  # of the epoch so far
+        self.has_numbers = loaded.machine.plan.store.numbers > 0
+        found = loaded.found
+        if self.has_numbers and found is not None and RATE_TENSOR in found.manifest.tensors:
+            (rate,) = found.tensor(RATE_TENSOR).view(np.float64)
+            self._optimizer.learning_rate = float(rate)
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the next step.
+
+        Raises: UsageError for one that is not a number any more
+        """
+        found = self._optimizer._learning_rate
+        if callable(found):
+            raise UsageError(
+                "fit: a callback has set optimizer.learning_rate to a schedule: give the schedule "
+                "to the optimizer, or set a number"
+            )
+        return float(found)
+
+    def run(self) -> Results:
+        """Train epoch by epoch; return the results of the run, with the values of each epoch."""
+        model, training, steps = self._model.keras, self._training, self._loop.steps
+        model.stop_training, logs = False, {}
+        self._give_weights()
+        with self._watched():
+            self._callbacks.on_train_begin()
+        for epoch in range(training.step // steps, self._loop.epochs):
+            with self._watched():
+                self._callbacks.on_epoch_begin(epoch)
+            logs = self._epoch()
+            if training.step < (epoch + 1) * steps and not model.stop_training:
+                break  # the data have ended
+            self._give_weights()
+            validation = self._loop.validation
+            if validation is not None and validation.is_due(epoch) and np.isfinite(logs["loss"]):
+                logs |= self._validated(validation)
+            with self._watched():
+                self._callbacks.on_epoch_end(epoch, logs)
+            training.save_due()
+            if model.stop_training:
+                break
+        with self._watched():
+            self._callbacks.on_train_end(logs)
+        return {**training.finish(), **self._values}
+
+    def _keep_logs(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        self._values |= results_of(epoch, logs)
+
+    # Steps.
+
+    def _epoch(self) -> dict[str, Any]:
+        """Compute the steps of an epoch; return its loss and metrics."""
+        training, steps = self._training, self._loop.steps
+        self._loss = Mean()
+        if self._metrics is not None:
+            self._metrics.reset()
+        end = training.step - training.step % steps + steps
+        while training.step < end and not training.is_over:
+            number = training.step % steps
+            if self._by_batch:
+                with self._watched():
+                    self._callbacks.on_train_batch_begin(number)
+            loss = self._order(1 if self._by_batch else min(end - training.step, MOST_STEPS))
+            if loss is not None or self._by_batch:
+                self._end_batch(number if loss is None else training.step % steps)
+            if self._model.keras.stop_training:
+                break
+            if training.step < end:
+                training.save_due()
+        logs = self._logs()
+        for name, value in logs.items():
+            if name != "loss" and isinstance(value, float):
+                training.record.summarize(name, value, training.step)
+        return logs
+
+    def _end_batch(self, number: int) -> None:
+        self._give_weights()
+        with self._watched():
+            self._callbacks.on_train_batch_end(number, self._logs())
+
+    def _order(self, count: int) -> float | None:
+        """Compute up to `count` steps; return a loss that is not finite, if a callback wants it.
+
+        Raises: NotFiniteLossError, unless a callback wants it
+        """
+        training, machine, first = self._training, self._loaded.machine, self._training.step
+        numbers = [[self.rate] if self.has_numbers else []] * count
+        bad = None
+        try:
+            training.finish_order(training.order(numbers, keeps_all=self._metrics is not None))
+        except NotFiniteLossError as error:
+            if not self._ends_on_nan:
+                raise
+            bad = error.loss
+        done = training.step - first
+        for loss in machine.losses(done):
+            self._loss += Mean(loss, 1)
+        if self._metrics is not None:
+            for slot in range(done):
+                self._metrics.take(machine.result(slot, first + slot))
+        if bad is not None:
+            self._loss += Mean(bad, 1)
+        return bad
+
+    def _logs(self) -> dict[str, Any]:
+        """Return loss and metrics of the epoch so far."""
+        metrics = {} if self._metrics is None else self._metrics.logs()
+        return {"loss": self._loss.value, **metrics}
+
+    # Evaluations.
+
+    def _validated(self, validation: Validation) -> dict[str, Any]:
+        """Return the results of an evaluation, with the prefix of Keras."""
+        program, traced, step = self._program, self._evaluation, self._training.step
+        assert program is not None, "loaded"
+        assert traced is not None, "compiled"
+        if self._passes:
+            program.begin()
+        self._passes += 1
+        with self._watched():
+            self._callbacks.on_test_begin()
+        host, show = traced.host, self._loaded.show
+        results = evaluate(program, step, validation.batches, host, show, traced.losses)
+        self._loop.write_events(results)
+        own = {name: value for name, value in results.items() if name != "global_step"}
+        with self._watched():
+            self._callbacks.on_test_end(own)
+        return {f"val_{name}": value for name, value in own.items()}
+
+    # The model's variables, which callbacks read and change.
+
+    def _give_weights(self) -> None:
+        """Set the model's variables to the state of the machine, if a callback may read them."""
+        if not self._is_watched:
+            return
+        state = self._loaded.machine.state
+        for name, variable in self._model.named.items():
+            variable.assign(np.array(state[name]))
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Context manager that takes over what callbacks change."""
+        variables = self._model.named.items() if self._is_watched else ()
+        before = {name: _version(variable) for name, variable in variables}
+        yield
+        changed = {
+            name: variable.value.detach().cpu().numpy().astype(np.float32)
+            for name, variable in variables
+            if _version(variable) != before[name]
+        }
+        if changed:
+            self._training.replace(changed)
+
+
+def _version(variable: Any) -> tuple[int, int]:
+    """Return a number that an assignment to the variable changes."""
+    tensor = variable.value
+    return id(tensor), tensor._version

@@ -1,0 +1,235 @@
+"""Callbacks of a fit beside those of Keras's own: values of epochs, learning rates and weights."""
+
+import csv
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from support.keras_models import BATCH, batches, keras, mlp
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.run_config import CSRunConfig
+from csrun.keras import KerasModelToCerebrasEstimator
+from csrun.records import checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+X, Y = (np.concatenate(each) for each in zip(*batches("mlp", 4), strict=True))
+VALID = X[:24] + 0.5, Y[:24][::-1].copy()
+C, OPTIMIZERS = keras.callbacks, keras.optimizers
+
+
+class Seen(C.Callback):
+    """What a callback of the user's own is called with, and the weights that it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def note(self, name, *values, logs=None):
+        """A call, with a sum of the weights."""
+        numbers = dict(sorted((logs or {}).items()))
+        bias = float(self.model.get_weights()[1].sum())
+        self.calls.append(((name, *values, *numbers), [*numbers.values()], bias))
+
+    def on_train_begin(self, logs=None):
+        """Before the first step."""
+        self.note("train begin", self.params["epochs"], self.params["steps"])
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Before an epoch."""
+        self.note("epoch begin", epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """After an epoch."""
+        self.note("epoch end", epoch, logs=logs)
+
+    def on_test_end(self, logs=None):
+        """After an evaluation."""
+        self.note("test end", logs=logs)
+
+    def on_train_end(self, logs=None):
+        """After the last epoch."""
+        self.note("train end", logs=logs)
+
+
+class SeenBatches(Seen):
+    """The same of each batch; the learning rate changes at a batch, the weights at another."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Before a batch."""
+        if batch == 1:
+            self.model.optimizer.learning_rate = 0.2
+        self.note("batch begin", batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """After a batch."""
+        self.note("batch end", batch, logs=logs)
+        if batch == 2:
+            self.model.set_weights([w * 0.9 for w in self.model.get_weights()])
+
+
+def adam():
+    return mlp(OPTIMIZERS.Adam(0.05))
+
+
+def adamax():
+    return mlp(OPTIMIZERS.Adamax(0.05))
+
+
+def halved(epoch, rate):
+    return rate / 2
+
+
+def noting():
+    return C.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(epoch=epoch))
+
+
+def stopping(**options):
+    return C.EarlyStopping(patience=1, restore_best_weights=True, **options)
+
+
+CASES = {
+    "early stopping": (adam, lambda: stopping(monitor="val_accuracy"), {}),
+    "scheduler": (mlp, lambda: [C.LearningRateScheduler(halved)], {}),
+    "recorded": (adamax, lambda: [C.LearningRateScheduler(halved), stopping()], {}),
+    "in parts": (adamax, lambda: [C.LearningRateScheduler(halved)], {"micro_batch_size": 4}),
+    "plateau": (adam, lambda: [C.ReduceLROnPlateau(patience=1, cooldown=1), Seen(), noting()], {}),
+    "batches": (mlp, lambda: [SeenBatches()], {}),
+    "none": (mlp, lambda: None, {"save_checkpoints_steps": 3}),
+}
+
+
+def assert_same_calls(ours, wanted):
+    assert [call[0] for call in ours.calls] == [call[0] for call in wanted.calls]
+    for (name, found, bias), (_, own, own_bias) in zip(ours.calls, wanted.calls, strict=True):
+        assert found == pytest.approx(own, rel=1e-5, abs=1e-6), name
+        assert bias == pytest.approx(own_bias, rel=1e-4, abs=1e-4), name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fit_is_that_of_keras(tmp_path, name):
+    build, make, config = CASES[name]
+    given = {"batch_size": BATCH, "epochs": 5, "shuffle": False, "validation_data": VALID}
+    model, callbacks = build(), make()
+    wanted = model.fit(X, Y, **given, callbacks=callbacks, verbose=0)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, CSRunConfig(**config))
+    own = make()
+    found = estimator.fit(X, Y, **given, callbacks=own)
+    assert found.epoch == wanted.epoch
+    assert found.history.keys() == wanted.history.keys()
+    for key, values in wanted.history.items():
+        assert found.history[key] == pytest.approx(values, rel=1e-5), key
+    ours = estimator.keras_model
+    assert ours.history.history.keys() == wanted.history.keys()
+    for each, theirs in zip(ours.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
+    assert float(ours.optimizer.learning_rate) == float(model.optimizer.learning_rate)
+    pairs = zip(own or (), callbacks or (), strict=True) if isinstance(own, list) else ()
+    for each, theirs in pairs:
+        if isinstance(each, Seen):
+            assert_same_calls(each, theirs)
+    evaluated = estimator.evaluate(lambda params: _dataset(*VALID))
+    own_loss = model.evaluate(*VALID, batch_size=8, verbose=0)[0]
+    assert evaluated["loss"] == pytest.approx(own_loss, rel=1e-5)
+
+
+def _dataset(x, y):
+    from csrun.data import Dataset
+
+    return Dataset.from_arrays(x, y).batch(8)
+
+
+def test_files_of_callbacks_are_those_of_keras(tmp_path, caplog):
+    def callbacks(folder):
+        name = str(folder / "epoch{epoch}.weights.h5")
+        return [
+            C.CSVLogger(str(folder / "log.csv")),
+            C.ModelCheckpoint(name, save_weights_only=True, save_best_only=True),
+            C.TensorBoard(str(folder / "events")),
+        ]
+
+    given = {"batch_size": BATCH, "epochs": 4, "shuffle": False, "validation_data": VALID}
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for folder in (theirs, ours):
+        folder.mkdir()
+    adam().fit(X, Y, **given, callbacks=callbacks(theirs)[:2], verbose=0)
+    with caplog.at_level("INFO"):
+        KerasModelToCerebrasEstimator(adam, tmp_path / "run").fit(
+            X, Y, **given, callbacks=callbacks(ours)
+        )
+    assert "fit: callback TensorBoard is not called: losses, metrics and" in caplog.text
+    assert sorted(p.name for p in ours.iterdir()) == sorted(p.name for p in theirs.iterdir())
+    texts = [(folder / "log.csv").read_text().splitlines() for folder in (ours, theirs)]
+    rows = [list(csv.reader(text)) for text in texts]
+    assert rows[0][0] == rows[1][0]
+    found, wanted = (np.array(each[1:], float) for each in rows)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    for path in theirs.glob("*.h5"):
+        pair = adam(), adam()
+        for model, folder in zip(pair, (ours, theirs), strict=True):
+            model.optimizer.build(model.trainable_variables)
+            model.load_weights(folder / path.name)
+        for each, own in zip(*(model.get_weights() for model in pair), strict=True):
+            np.testing.assert_allclose(each, own, rtol=1e-4, atol=1e-5)
+
+
+def test_a_resumed_fit_goes_on_with_its_epoch_and_learning_rate(tmp_path):
+    given = {"batch_size": BATCH, "shuffle": False}
+    callbacks = lambda: [C.LearningRateScheduler(halved)]  # noqa: E731
+    for epochs in (2, 4):
+        estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+        found = estimator.fit(X, Y, **given, epochs=epochs, callbacks=callbacks())
+    model = mlp()
+    wanted = model.fit(X, Y, **given, epochs=4, callbacks=callbacks(), verbose=0)
+    assert found.epoch == [2, 3]
+    for key, values in wanted.history.items():
+        assert found.history[key] == pytest.approx(values[2:], rel=1e-5), key
+    with pytest.raises(UsageError, match="its momentum is of a training with callbacks that may"):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(X, Y, **given, epochs=5)
+
+
+def test_a_loss_that_is_not_finite_ends_a_fit_as_its_callback_does(tmp_path):
+    x = X.copy()
+    x[2 * BATCH] = np.nan
+    given = {"batch_size": BATCH, "epochs": 2, "shuffle": False}
+    wanted = mlp().fit(x, Y, **given, callbacks=[C.TerminateOnNaN()], verbose=0)
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path / "ended")
+    found = estimator.fit(x, Y, **given, callbacks=[C.TerminateOnNaN()])
+    assert found.epoch == wanted.epoch == [0]
+    assert np.isnan(found.history["loss"]).all()
+    assert checkpoints.latest(tmp_path / "ended").step == 2  # the last step with an update
+    with pytest.raises(CsrunError, match=r"^loss is nan at step 3: training stopped"):
+        KerasModelToCerebrasEstimator(mlp, tmp_path / "failed").fit(x, Y, **given)
+
+
+class OfTests(C.Callback):
+    """A callback of the user's own that asks for the batches of evaluations."""
+
+    def on_test_batch_end(self, batch, logs=None):
+        """Never called."""
+
+
+class Scheduling(C.Callback):
+    """A callback that replaces the learning rate by a schedule."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Set a schedule."""
+        schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+        self.model.optimizer.learning_rate = schedule
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (OfTests(), r"^fit: OfTests.on_test_batch_end is not called: .* use on_test_end"),
+        (C.SwapEMAWeights(), "^fit: callback SwapEMAWeights is not supported: leave it out"),
+        (Scheduling(), "^fit: a callback has set optimizer.learning_rate to a schedule: give"),
+    ],
+)
+def test_what_a_callback_cannot_do_is_refused_by_name(tmp_path, callback, message):
+    with pytest.raises(UsageError, match=message):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(
+            X, Y, batch_size=BATCH, epochs=2, callbacks=[callback]
+        )
