@@ -141,6 +141,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_fit_in_a_job_is_that_of_keras_in_all_tasks(place):
     (place.path / "train.py").write_text(FIT)
     done = place.run(*JOB, "python-ws", "train.py")
