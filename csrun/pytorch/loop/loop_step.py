@@ -86,6 +86,11 @@ class LoopStep:
     revalidation: Revalidation | None = None
 
     @property
+    def has_called_model(self) -> bool:
+        """True in a step on tokens after its calls of the model."""
+        return any(call.is_of_model for call in self.calls)
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """Increments of integer buffers, by name."""
         assert self.variant is not None, "known by now"

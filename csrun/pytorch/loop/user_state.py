@@ -114,6 +114,16 @@ class UserState:
         self._run.flush()
         self._run.give_back()
 
+    def set_counters(self) -> None:
+        """Set the model's integer buffers to their values at this line of the script.
+
+        No step need have run, since only the loop counts them.
+        """
+        step = self._loop.step
+        has_counted = step is not None and not step.status.is_queued and step.has_called_model
+        ahead = step.counters if step is not None and has_counted else {}
+        self._run.users.integers.write(ahead=ahead)
+
     def look(self) -> None:
         """Check the optimizer's state for writes, at the beginning of a step or the end of the
         block.

@@ -42,6 +42,9 @@ class GuardedState(Protocol):
     def give_back(self) -> None:
         """Copy the store's values to the user's tensors."""
 
+    def set_counters(self) -> None:
+        """Set the model's integer buffers to their values at this line of the script."""
+
     def note_write(self, name: str) -> bool:
         """Note that a tensor of the model is about to be written; False if the write is not
         needed.
@@ -83,8 +86,16 @@ class WeightGuard(TorchDispatchMode):
         super().__exit__(*error)
 
     def _read(self, tensor: torch.Tensor) -> None:
-        if self.name_of(tensor) and self._state.is_stale:
-            require_memory(self._model)
+        name = self.name_of(tensor)
+        if name and self._state.is_stale:
+            self._give_back([name])
+
+    def _give_back(self, names: Iterable[str]) -> None:
+        """Make tensors of the model have their values at this line of the script."""
+        require_memory(self._model)
+        if self._state.is_apart and self._integers.issuperset(names):
+            self._state.set_counters()
+        else:
             self._state.give_back()
 
     def _share(self, tensor: torch.Tensor) -> None:
@@ -100,6 +111,9 @@ class WeightGuard(TorchDispatchMode):
         for name, x in named:
             if x.numel():
                 self._memories.setdefault(address(x), []).append(name)
+        self._integers = {
+            name for name, x in named if not (x.is_floating_point() or x.is_complex())
+        }
         held = [
             (f"{path}.{key}" if path else key, tensors, key)
             for path, module in model.named_modules()
@@ -180,8 +194,11 @@ class WeightGuard(TorchDispatchMode):
                 is_first = not self._state.is_apart  # before the block's first step
                 if is_first or not self._state.note_write(written):
                     return call_for_user(func, args, kwargs)
-            require_memory(self._model)
-            self._state.give_back()
+            if written:
+                require_memory(self._model)
+                self._state.give_back()
+            else:
+                self._give_back(found)
         return call_for_user(func, args, kwargs)
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> str | None:

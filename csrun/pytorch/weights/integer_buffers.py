@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -40,17 +41,24 @@ class IntegerBuffers:
             self._increments.append((step, increments))
             self._stale.update(increments)
 
-    def write(self, *, is_replayed: bool = False) -> None:
-        """Set the buffers to what was counted. is_replayed: the script may have written them"""
-        if not self._stale and not is_replayed:
+    def write(
+        self, *, is_replayed: bool = False, ahead: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Set the buffers to what was counted.
+
+        is_replayed: the script may have written them. ahead: increments of a step that is not
+        queued, by name.
+        """
+        stale = self._stale.union(ahead)
+        if not stale and not is_replayed:
             return
         with unrecorded():
             for name, buffer in self._buffers():
-                by = self._counted[name]
-                if name in self._stale or (is_replayed and by):
+                by = self._counted[name] + ahead.get(name, 0)
+                if name in stale or (is_replayed and by):
                     first = self._first[name][-1][1]
                     buffer.copy_(first + by if by else first)
-        self._stale.clear()
+        self._stale = set(ahead)
 
     def take(self, step: int) -> None:
         """Take the values that the script or its forward has set, as those from a step on."""

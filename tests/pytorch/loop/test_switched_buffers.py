@@ -319,6 +319,21 @@ def test_a_resumed_run_has_the_buffers_of_one_that_was_never_killed(tmp_path, la
     assert run(tmp_path / "a", 2) == run(tmp_path / "b", 2)
 
 
+def test_a_count_is_that_of_the_line_amid_a_step_and_in_a_replay(tmp_path):
+    def run(passes):
+        kit, found = Kit(Counted()), []
+        with kit.session(tmp_path):
+            for n, (x, y) in enumerate(batch for _ in range(passes) for batch in kit.train):
+                loss = kit.criterion(kit.model(x), y)
+                if n > 3:
+                    found.append((n, int(kit.model[0].steps)))
+                kit.update(loss)
+                found.append((n, kit.model[0].steps.tolist()))
+        return found
+
+    assert all(count == 3 * (n + 1) for passes in (1, 2) for n, count in run(passes))
+
+
 def passes(kit, note=lambda: None):
     """Eighteen steps, with an evaluation after each pass. note: called after each step."""
     random.seed(3)
