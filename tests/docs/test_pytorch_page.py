@@ -84,7 +84,7 @@ def test_a_row_of_forward_has_the_message(what):
 def test_a_row_of_optimizers_has_the_message(what):
     model = nn.Linear(2, 2)
     with pytest.raises(UsageError) as error:
-        Optimization(OPTIMIZERS[what](model.parameters()), model).algorithms(("weight", "bias"))
+        Optimization(OPTIMIZERS[what](model.parameters()), model).algorithms()
     require_message(what, error.value)
 
 

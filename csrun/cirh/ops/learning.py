@@ -26,6 +26,7 @@ from csrun.cirh.algorithms import (
     RAdamAttr,
     RmsPropAttr,
     SgdAttr,
+    StepNumberAttr,
 )
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Properties, Types, require_same
 from csrun.cirh.ops.model import LeafOp, StateOp, require_scalar
@@ -67,6 +68,8 @@ class UpdatingOp(CirhOp):
     clip_norm, clip_each, clip_value: as in `Clipping`.
     loss_scaling: constants of the rule by which the loss is scaled; the gradients include the
         scale.
+    earlier_updates: number of the parameter's updates before this step; absent if each step has
+        updated it.
     """
 
     TAKES_TEXT: ClassVar = ("grad",)
@@ -77,6 +80,7 @@ class UpdatingOp(CirhOp):
     clip_each = opt_prop_def(FloatAttr)
     clip_value = opt_prop_def(FloatAttr)
     loss_scaling = opt_prop_def(DictionaryAttr)
+    earlier_updates = opt_prop_def(StepNumberAttr)
     FORM: ClassVar = EFFECT_ASSEMBLY
 
     @classmethod

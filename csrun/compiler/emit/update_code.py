@@ -17,7 +17,7 @@ from csrun.compiler.emit.update_loops import CLIP, OWN_CLIP, UpdateForm, UpdateL
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import flat
 from csrun.compiler.lair.loop import KernelLoop
-from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
+from csrun.compiler.optimizers import CYCLED, EARLIER, Optimizer, PerTensor
 from csrun.compiler.plan.store_layout import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
@@ -262,6 +262,8 @@ class _RangeUpdate:
             lines.append(f"decay_{own} = {_at(decay)}")
         if optimizer.cycled:
             lines.append(f"cycled_{own} = {_at(optimizer.cycled)}")
+        if optimizer.earlier:
+            lines.append(f"earlier_{own} = {_at(optimizer.earlier)}")
         if isinstance(optimizer, PerTensor):
             lines.append(f"whole_{own} = sums_of_squares([weights_{own}, gradients_{own}])")
         if self.form.clipping.clip_each is not None:
@@ -276,6 +278,8 @@ class _RangeUpdate:
             lines.append(f"weight_decay = decay_{own}(step.index)")
         if optimizer.cycled:
             lines.append(f"{CYCLED} = cycled_{own}(step.index)")
+        if optimizer.earlier:
+            lines.append(f"{EARLIER} = int(earlier_{own}(step.index))")
         lines += optimizer.factors()
         if (longest := self.form.clipping.clip_each) is not None:
             lines.append(f"{OWN_CLIP} = limited({CLIP}, *squares_{own}(), {longest!r})")

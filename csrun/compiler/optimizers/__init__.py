@@ -28,11 +28,11 @@ from csrun.cirh.ops.learning import UpdatingOp
 from csrun.compiler.optimizers.adam import Adam, Lamb
 from csrun.compiler.optimizers.adam_variants import Adamax, NAdam, RAdam
 from csrun.compiler.optimizers.adaptive import Adadelta, Adagrad, RmsProp
-from csrun.compiler.optimizers.base import CYCLED, Optimizer, PerTensor
+from csrun.compiler.optimizers.base import CYCLED, EARLIER, Optimizer, PerTensor
 from csrun.compiler.optimizers.descent import Sgd
 from csrun.executable.learning_rate import Schedule, StepNumber
 
-__all__ = ["CYCLED", "SLOTS", "Optimizer", "PerTensor", "optimizer_of", "schedule_of"]
+__all__ = ["CYCLED", "EARLIER", "SLOTS", "Optimizer", "PerTensor", "optimizer_of", "schedule_of"]
 
 #: The optimizer of each algorithm, with the same field names.
 _OPTIMIZERS: Mapping[type[Any], type[Optimizer]] = {
@@ -65,9 +65,10 @@ def optimizer_of(operation: UpdatingOp) -> Optimizer | None:
     kind = _OPTIMIZERS.get(type(algorithm))
     if kind is None:
         return None
-    names = [field.name for field in fields(kind)]
+    names = [field.name for field in fields(kind) if not field.kw_only]
     options: dict[str, Any] = {name: _plain(getattr(algorithm, name)) for name in names}
-    return kind(**options)
+    earlier = operation.earlier_updates
+    return kind(**options, earlier=None if earlier is None else StepNumber(earlier.index.data))
 
 
 def _plain(attribute: Any) -> Schedule | StepNumber | float | bool:

@@ -50,7 +50,7 @@ class Moments(Optimizer):
     @property
     def first_bias(self) -> str:
         """Text of the divisor of the first moment."""
-        return f"(1 - {text_of(self.beta1)} ** (step.index + 1))"
+        return f"(1 - {text_of(self.beta1)} ** ({self.index} + 1))"
 
     @property
     def taken(self) -> list[str]:
@@ -89,7 +89,7 @@ class Corrected(Moments):
             ]
         added = f"{(1 - self.beta2) ** -0.5!r}" if epsilon_hat else "unbias"
         return [
-            f"unbias = ((1 - {self.beta2!r} ** (step.index + 1)) / {1 - self.beta2!r}) ** 0.5",
+            f"unbias = ((1 - {self.beta2!r} ** ({self.index} + 1)) / {1 - self.beta2!r}) ** 0.5",
             f"epsilon = {self.epsilon!r} * {added}",
             f"rate = {rate}unbias{self.first_factor} / {self.first_bias}",
             *self.taken,

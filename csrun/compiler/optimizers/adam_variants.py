@@ -41,9 +41,9 @@ class NAdam(Moments):
     def factors(self) -> list[str]:
         options = f"{self.beta1!r}, {self.momentum_decay!r}"
         return [
-            f"unbias = ((1 - {self.beta2!r} ** (step.index + 1)) / {1 - self.beta2!r}) ** 0.5",
+            f"unbias = ((1 - {self.beta2!r} ** ({self.index} + 1)) / {1 - self.beta2!r}) ** 0.5",
             f"epsilon = {self.epsilon!r} * unbias",
-            f"now, ahead = nesterov_factors({options}, step.index)",
+            f"now, ahead = nesterov_factors({options}, {self.index})",
             "gradient_rate = learning_rate * unbias * now",
             f"rate = learning_rate * unbias * ahead{self.first_factor}",
             *decay_factor(self, self.decoupled),
@@ -71,7 +71,7 @@ class RAdam(Moments):
     def factors(self) -> list[str]:
         unbias = f"{(1 - self.beta2) ** -0.5!r}"
         return [
-            f"rectified_rate = rectification({self.beta2!r}, step.index)",
+            f"rectified_rate = rectification({self.beta2!r}, {self.index})",
             f"rate = learning_rate{self.first_factor} / {self.first_bias}",
             "rectified, epsilon = 0.0, 1.0",
             "if rectified_rate:",

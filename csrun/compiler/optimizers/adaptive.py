@@ -27,7 +27,7 @@ class Adagrad(Optimizer):
         return self.initial_accumulator
 
     def factors(self) -> list[str]:
-        return [f"rate = learning_rate / (1 + step.index * {self.lr_decay!r})"]
+        return [f"rate = learning_rate / (1 + {self.index} * {self.lr_decay!r})"]
 
     def update(self, old: Values) -> Values:
         g = self.decayed(old["gradients"], old["weights"])

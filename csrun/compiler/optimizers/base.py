@@ -1,13 +1,15 @@
 """Base classes of the program's optimizers."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from csrun.compiler.lair.formula import FormulaValue, Values
 from csrun.executable.learning_rate import Schedule, StepNumber
 
-CYCLED = "momentum"  # name in the program's text, if it changes with each step
+# names in the program's text
+CYCLED = "momentum"  # if it changes with each step
+EARLIER = "earlier_updates"  # if some steps have not updated the parameter
 
 
 @dataclass(frozen=True)
@@ -15,22 +17,29 @@ class Optimizer(ABC):
     """Base class of all optimizers.
 
     maximize: negate the gradients.
+    earlier: number of the parameter's updates before this step, if some steps have not updated it.
     """
 
     learning_rate: Schedule | StepNumber
     weight_decay: float | StepNumber
     maximize: bool
+    earlier: StepNumber | None = field(default=None, kw_only=True)
 
     @property
     def step_numbers(self) -> tuple[int, ...]:
         """Indices of the step numbers that it uses."""
-        found = (self.learning_rate, self.weight_decay, self.cycled)
+        found = (self.learning_rate, self.weight_decay, self.cycled, self.earlier)
         return tuple(each.index for each in found if isinstance(each, StepNumber))
 
     @property
     def cycled(self) -> StepNumber | None:
         """Momentum or beta1 that changes with each step: `momentum` in the program's text."""
         return None
+
+    @property
+    def index(self) -> str:
+        """Number of earlier updates in the program's text."""
+        return "step.index" if self.earlier is None else EARLIER
 
     @property
     def decay(self) -> str:

@@ -32,7 +32,7 @@ class Sgd(Optimizer):
     def factors(self) -> list[str]:
         lines = super().factors()
         if self.momentum and self.dampening:
-            lines.append(f"taken = {1 - self.dampening!r} if step.index else 1.0")
+            lines.append(f"taken = {1 - self.dampening!r} if {self.index} else 1.0")
         return lines
 
     def update(self, old: Values) -> Values:

@@ -38,4 +38,6 @@ def _update(operation: ApplyGradientOp) -> Operation:
     own = algorithm.for_parameter(parameter.symbol.data)
     operands = (operation.parameter, operation.grad)
     options = together_of(operation)
+    if operation.earlier_updates is not None:
+        options["earlier_updates"] = operation.earlier_updates
     return kind.of(operands, scope=operation.where, algorithm=own, **options)

@@ -59,6 +59,7 @@ class Gradients:
         left: frozenset[str] = frozenset(),
     ) -> None:
         self._left, self._optimized = left, set(map(id, optimized))
+        self._unsummed: dict[str, Parameter] = {}
         self._calls = GradientCalls(self, loop, name_of)
         self._parameters = dict(model.named_parameters())
         self._names: Mapping[str, Any] = {}
@@ -168,6 +169,8 @@ class Gradients:
 
         Raises: UsageError for gradients from before `optimizer.step()`, or if only some are cleared
         """
+        there = self._unsummed.items()
+        self._unsummed = {name: p for name, p in there if p.grad is not None}
         if self.is_cleared:
             return 0
         owned = zip(self._names, self._owners, strict=True)
@@ -184,6 +187,28 @@ class Gradients:
                 "all of them by optimizer.zero_grad(), or none of them"
             )
         return self.batches if kept else 0
+
+    def note_added(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note that the optimizer gets these parameters, which may have gradients of earlier
+        steps.
+        """
+        added = set(map(id, parameters))
+        self._unsummed |= {
+            name: p for name, p in self._parameters.items() if id(p) in added and p.grad is not None
+        }
+
+    def add_optimized(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take the gradients of these parameters for updates.
+
+        Raises: UsageError for gradients of earlier steps, which were not summed
+        """
+        if self._unsummed:
+            raise UsageError(
+                f"{user_line()}: {min(self._unsummed)} had gradients before add_param_group, which "
+                "zero_grad() of the optimizer had not cleared, and csrun does not sum them: call "
+                "optimizer.zero_grad() between add_param_group and backward()"
+            )
+        self._optimized.update(map(id, parameters))
 
     @property
     def waiting(self) -> int:
@@ -214,6 +239,7 @@ class Gradients:
         Returns whether there are lazy ones; those from before the first step are PyTorch's own.
         """
         self._keep_zeros(set_to_none)
+        self._unsummed.clear()
         self.is_cleared, self.batches = True, 0
         self._was_none |= set_to_none
         if set_to_none and (self._are_read or not self._are_in_place()):

@@ -77,8 +77,8 @@ def require_same_numbers(step: LoopStep, numbers: tuple[float, ...]) -> None:
     """Raises: UsageError if the optimizer's numbers have changed since the step was queued"""
     if step.numbers != numbers:
         raise UsageError(
-            f"{user_line()}: lr or weight_decay has changed since a value was read, and the step "
-            "has run with the old one: read values after optimizer.step()"
+            f"{user_line()}: lr, weight_decay or param_groups have changed since a value was read, "
+            "and the step has run with the old ones: read values after optimizer.step()"
         )
 
 

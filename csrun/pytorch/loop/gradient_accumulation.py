@@ -1,6 +1,7 @@
 """Gradient accumulation: several batches before one `optimizer.step()`."""
 
 import logging
+from collections.abc import Iterable
 
 import torch
 
@@ -25,11 +26,17 @@ class GradientAccumulation:
         optimization: Optimization | None,
         gradients: Gradients,
     ) -> None:
-        optimized = set(map(id, optimization.parameters if optimization else ()))
-        self._optimized = [n for n, p in model.named_parameters() if id(p) in optimized]
-        self._gradients = gradients
+        self._model, self._gradients = model, gradients
+        self._optimized: list[str] = []
         self._known: dict[StepVariant, bool] = {}
+        self.add_optimized(optimization.parameters if optimization else ())
         self._left: LoopStep | None = None
+
+    def add_optimized(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Add parameters of the optimizer."""
+        added = set(map(id, parameters))
+        self._optimized += [n for n, p in self._model.named_parameters() if id(p) in added]
+        self._known.clear()
 
     def leave(self, step: LoopStep) -> None:
         """Note that the loop takes another batch before `optimizer.step()`.

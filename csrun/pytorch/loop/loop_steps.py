@@ -292,6 +292,7 @@ class LoopSteps:
         """End a batch after `backward()`: the next batch is accumulated into its gradients."""
         recorded = step.recorded
         call_order.require_optimizer(self._optimization)
+        self._take_groups()
         self._run.accumulate()
         if recorded is not None:
             recorded.is_left = True
@@ -301,6 +302,16 @@ class LoopSteps:
         step.calls.clear()
         if not step.status.is_queued:
             self._queue(step, (), QueuedWork.BATCH)
+
+    def _take_groups(self) -> None:
+        """Update groups that the loop has added to the optimizer, from this step on."""
+        optimization = self._optimization
+        if optimization is None or not optimization.has_new_groups:
+            return
+        self._run.flush()
+        added = optimization.take_groups()
+        self._gradients.add_optimized(added)
+        self._accumulation.add_optimized(added)
 
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
         """Create a variant from a recorded step, or compare it with its variant."""

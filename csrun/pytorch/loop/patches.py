@@ -76,7 +76,7 @@ class Patches:
         loop, user = self._loop, self._loop.user
         require_own_step(optimizer)
         zero_grad, state_dict = optimizer.zero_grad, optimizer.state_dict
-        load_own_state = optimizer.load_state_dict
+        load_own_state, add_own_group = optimizer.load_state_dict, optimizer.add_param_group
 
         def step(own: Any, *args: Any, **kwargs: Any) -> None:
             own._opt_called = True  # which schedulers check
@@ -89,6 +89,10 @@ class Patches:
         def zero(_: Any, set_to_none: bool = True) -> None:
             loop.zero_grad(zero_grad, set_to_none)
 
+        def add_group(param_group: dict[str, Any]) -> None:
+            add_own_group(param_group)
+            loop.note_group(optimizer.param_groups[-1])
+
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
             user.give_back()
             return state_dict(*args, **kwargs)
@@ -100,6 +104,7 @@ class Patches:
         user.optimizer_state = self._open.enter_context(WatchedState(user, optimizer).in_place())
         self._replace(optimizer, "step", MethodType(step, optimizer))
         self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
+        self._replace(optimizer, "add_param_group", add_group)
         self._replace(optimizer, "state_dict", optimizer_state)
         self._replace(optimizer, "load_state_dict", load_optimizer_state)
 

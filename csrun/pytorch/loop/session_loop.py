@@ -44,10 +44,13 @@ class SessionLoop(LoopSteps):
         assert optimization is not None, "taken over of a training"
         self._run.updates += 1
         if self._step is None and closure is None and (left := self._accumulation.take_left()):
-            self._queue(left, optimization.numbers(), QueuedWork.UPDATE)
+            self._take_groups()
+            self._queue(left, optimization.numbers(_updated_in(left)), QueuedWork.UPDATE)
+            self._count_update(_updated_in(left))
             return
         step = call_order.step_of(self._step, closure)
-        numbers, recorded = optimization.numbers(), step.recorded
+        recorded = step.recorded
+        self._take_groups()
         if recorded is None:
             self._edit(step, self._gradients.end())
         elif recorded.is_finished:
@@ -59,6 +62,8 @@ class SessionLoop(LoopSteps):
             self._end_recorded(step, recorded)
         if step.place:
             self._accumulation.require(step)
+        updated = _updated_in(step)
+        numbers = optimization.numbers(updated)
         step.status.enter(StepPhase.OVER)
         step.calls.clear()
         if not step.status.is_queued:
@@ -67,6 +72,18 @@ class SessionLoop(LoopSteps):
             self._queue(step, numbers, QueuedWork.UPDATE)
         else:
             call_order.require_same_numbers(step, numbers)
+        self._count_update(updated)
+
+    def note_group(self, group: Mapping[str, Any]) -> None:
+        """Handle the loop's call of `optimizer.add_param_group`."""
+        self._gradients.note_added(group["params"])
+
+    def _count_update(self, updated: frozenset[str]) -> None:
+        """Count an update of these parameters."""
+        assert self._optimization is not None, "of a training"
+        if self._optimization.will_change(updated):
+            self._run.flush()
+        self._optimization.count(updated)
 
     def _edit(self, step: LoopStep, edits: KeptEdits) -> None:
         """Switch to the variant with the loop's edits of the gradients."""
@@ -95,6 +112,7 @@ class SessionLoop(LoopSteps):
 
     def _end_recorded(self, step: LoopStep, recorded: RecordedStep) -> None:
         """Create a variant of a recorded step with all edits of its gradients."""
+        self._take_groups()
         self._learn(step, recorded, RunMode.TRAIN)
         assert step.variant is not None, "learned"
         if self._run.accumulates:
@@ -307,11 +325,13 @@ class SessionLoop(LoopSteps):
         elif optimization is None or not step.trains:
             self._queue(step, ())
         elif self._run.accumulates:
+            self._take_groups()
             if not step.has_gradients:
                 step.place = self._gradients.added_to() if self._gradients.batches else 0
             self._queue(step, (), QueuedWork.BATCH)
         else:
-            self._queue(step, optimization.numbers())
+            self._take_groups()
+            self._queue(step, optimization.numbers(_updated_in(step)))
 
     def _record_for_read(self) -> None:
         """Record the current step after all, because a value is read before all of its inputs are
@@ -332,7 +352,8 @@ class SessionLoop(LoopSteps):
             self._edit_early(step)
         if step.place:
             self._accumulation.require(step)
-        numbers, step.is_updated = self._optimization.numbers(), True
+        self._take_groups()
+        numbers, step.is_updated = self._optimization.numbers(_updated_in(step)), True
         if not step.status.is_queued:
             self._queue(step, numbers)
         elif self._run.accumulates:
@@ -352,3 +373,9 @@ class SessionLoop(LoopSteps):
         number = float(value.item() if hasattr(value, "item") else value)
         self._run.flush()
         self._run.summarize(name, number)
+
+
+def _updated_in(step: LoopStep) -> frozenset[str]:
+    """Return the names of the parameters that a step updates."""
+    assert step.variant is not None, "known by now"
+    return step.variant.updates

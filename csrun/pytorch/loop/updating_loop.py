@@ -22,8 +22,9 @@ from csrun.pytorch.loop.scaled_loss import ScaledLoss
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_step import UpdatingStep
 from csrun.pytorch.optimizers.recorded_updates import needs_closure
+from csrun.pytorch.optimizers.trained_groups import TrainedGroup
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.model_group import ModelGroup
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import carried
 from csrun.pytorch.step.step_status import StepPhase
@@ -39,7 +40,7 @@ class UpdatingLoop(SessionLoop):
 
     RECORDED: ClassVar[type[RecordedStep]] = UpdatingStep
     TAKES_ARGUMENTS: ClassVar = True
-    _model: ModelGroup
+    _model: TrainedGroup
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -99,6 +100,11 @@ class UpdatingLoop(SessionLoop):
                 "the Session before it"
             )
         self._require_own_gradients(recorded, optimizer)
+        with unrecorded():
+            has_new = self._model.updates.create_missing(optimizer)
+        if has_new:
+            recorded.take_states()
+            self.watch.begin()
         with recorded.updating(optimizer):
             own()
         return loss

@@ -33,6 +33,10 @@ class UpdatingStep(RecordedStep):
             recorder.updates.append(slice(begin, len(recorder.operators)))
             self.calls.depth -= 1
 
+    def take_states(self) -> None:
+        """Compute with the states that an optimizer has got in this step."""
+        self._recorder.take_states()
+
     def is_of(self, tensor: Any) -> bool:
         """True for a value of this step."""
         return isinstance(tensor, TracedTensor) and tensor.recorder is self._recorder

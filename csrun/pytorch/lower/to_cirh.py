@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from torch.utils._pytree import tree_map
@@ -15,7 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
-from csrun.cirh.algorithms import Algorithm
+from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.cirh.ops.learning import (
     UNLIMITED,
     ApplyGradientOp,
@@ -74,6 +75,7 @@ def module_of(
     clipping: Clipping = UNLIMITED,
     scaling: LossScaling | None = None,
     names_values: bool = False,
+    earlier_updates: Mapping[str, StepNumberAttr] = MappingProxyType({}),
 ) -> ModuleOp:
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
@@ -83,13 +85,14 @@ def module_of(
     clipping: limits of the gradients, if the recording does not clip them.
     scaling: of the loss.
     names_values: values have the names of `value_name`, which passes preserve.
+    earlier_updates: counts of parameters that some steps have not updated.
 
     Parameters and buffers have the names of `stored_name`.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
     importer = _Importer(recording, run_mode, scaling, names_values)
-    return importer.module_of(algorithms, outputs, clipping)
+    return importer.module_of(algorithms, outputs, clipping, earlier_updates)
 
 
 def value_name(ref: Ref, operator: str) -> str:
@@ -131,6 +134,7 @@ class _Importer:
         algorithms: Mapping[str, Algorithm],
         outputs: Sequence[Ref],
         clipping: Clipping,
+        earlier_updates: Mapping[str, StepNumberAttr],
     ) -> ModuleOp:
         recording = self._recording
         backward = self.forward(outputs)
@@ -142,7 +146,7 @@ class _Importer:
             for number in sorted(backward - self._dead_edits(outputs)):
                 self._emit_operator(number, recording.operators[number])
             self._emit_outputs(outputs)
-            self._emit_updates(algorithms, clipping)
+            self._emit_updates(algorithms, clipping, earlier_updates)
         self._module.verify()
         return self._module
 
@@ -356,7 +360,12 @@ class _Importer:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
                 given.add(output_name(value))
 
-    def _emit_updates(self, algorithms: Mapping[str, Algorithm], limits: Clipping) -> None:
+    def _emit_updates(
+        self,
+        algorithms: Mapping[str, Algorithm],
+        limits: Clipping,
+        earlier: Mapping[str, StepNumberAttr],
+    ) -> None:
         recording = self._recording
         parameters = {leaf.name: leaf for leaf in recording.of(LeafSource.PARAMETER)}
         trained = [n for n in parameters if n in algorithms and n in recording.gradients]
@@ -372,6 +381,7 @@ class _Importer:
             require_unedited(recording, gradients, trained)
             options["loss_scaling"] = rule_of(self._scaling)
         for name in trained:
+            own = {"earlier_updates": earlier[name]} if name in earlier else {}
             scope = stored_name(name).rpartition("/")[0]
             with self._located(user_line(), f"parameter {name}"), self._builder.in_scope(scope):
                 self._builder.effect(
@@ -380,6 +390,7 @@ class _Importer:
                     self._value(gradients[name]),
                     algorithm=algorithms[name],
                     **options,
+                    **own,
                 )
         for leaf in recording.of(LeafSource.BUFFER):
             if leaf.name in recording.written:

@@ -12,15 +12,17 @@ from csrun.pytorch.record.arguments import written_by
 
 
 def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -> None:
-    """Make an optimizer create its state, which it does in its first step.
+    """Make an optimizer create the state of parameters, which it does in their first step.
 
-    It makes a step on zero gradients; everything that this writes is then reset.
+    It makes a step on zero gradients of these; everything that this writes is then reset.
     """
-    gradients, options = [p.grad for p in params], [dict(g) for g in optimizer.param_groups]
+    options = [dict(group) for group in optimizer.param_groups]
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients, given = [p.grad for p in every], set(map(id, params))
     own, first = optimizer.state, _FirstValues()
     watched: Any = _FirstItemsOfAll({p: _FirstItems(state) for p, state in own.items()})
-    for parameter in params:
-        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    for parameter in every:
+        parameter.grad = torch.zeros_like(parameter) if id(parameter) in given else None
     for group in optimizer.param_groups:
         group |= {"weight_decay": 0} if "weight_decay" in group else {}  # also a gradient
     optimizer.state = watched
@@ -32,7 +34,7 @@ def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor
         first.restore()
         for group, before in zip(optimizer.param_groups, options, strict=True):
             group.update(before)
-        for parameter, gradient in zip(params, gradients, strict=True):
+        for parameter, gradient in zip(every, gradients, strict=True):
             parameter.grad = gradient
     own.update({parameter: items.at_first() for parameter, items in watched.items()})
 

@@ -1,6 +1,6 @@
 """The user's optimizer in a Session: its algorithms, per-step numbers and state."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,13 @@ from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
 from csrun.pytorch.optimizers.own_classes import OwnClassRule, rule_of_own_class
 from csrun.pytorch.optimizers.proof import require_rule
 from csrun.pytorch.optimizers.rules import RULES
+from csrun.pytorch.optimizers.update_counts import UpdateCounts
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.records.torch_names import stored_name
 
 NUMBERS = 3  # numbers of each group in a step: learning rate, weight decay, momentum
+#: Of each updated parameter: its group, and the place of its count in the step's numbers.
+Form = tuple[tuple[str, int, int | None], ...]
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
 class Optimization:
     """An optimizer over the model's parameters, as it is when the Session begins.
 
-    A step has NUMBERS of each group, group after group.
+    A step has NUMBERS of each group, and counts of updates for parameters that some steps have not
+    updated. The places of these numbers never change; new ones follow.
 
+    has_added_groups: groups were added after the first step, and may have state of their own.
     scaler: the script's object that scales the loss.
     is_scaling_known: a step has shown whether there is one.
     scaled: None without scaling.
@@ -52,7 +57,7 @@ class Optimization:
     """
 
     scaler: object | None = None
-    is_scaling_known = False
+    is_scaling_known = has_added_groups = False
     scaled: LossScale | None = None
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
@@ -60,10 +65,14 @@ class Optimization:
         self._line = user_line()
         self._rule = self._find_rule()
         self._names: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
+        self._places: dict[tuple[str, int], int] = {}  # of each group and count
+        self._forms: dict[frozenset[str], tuple[int, Form]] = {}
+        self._taken = 0  # groups that steps update
+        self._updates = UpdateCounts()
+        self._add_groups()
         self.check_options()
         if isinstance(self._rule, OwnClassRule):
             require_rule(optimizer, self._rule, self._line)
-        self._counted: set[str] | None = None
 
     @property
     def rule(self) -> OptimizerRule:
@@ -80,9 +89,44 @@ class Optimization:
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
-        """Parameter groups; load_state_dict creates new ones."""
+        """Parameter groups that steps update; load_state_dict creates new ones."""
         groups: list[dict[str, Any]] = self.optimizer.param_groups
-        return groups
+        return groups[: self._taken]
+
+    @property
+    def has_new_groups(self) -> bool:
+        """True if the script has added groups that no step has updated."""
+        return len(self.optimizer.param_groups) > self._taken
+
+    def take_groups(self) -> list[torch.Tensor]:
+        """Update the added groups from the next step on; return their parameters.
+
+        No step may be queued.
+
+        Raises: UsageError for an option that is not supported, or a parameter outside the model
+        """
+        self._require_fixed()
+        first, self.has_added_groups = self._add_groups(), True
+        self._fixed += self._options()[first:]
+        self.check_options()
+        return [p for group in self._groups[first:] for p in group["params"]]
+
+    def _add_groups(self) -> int:
+        """Give places to the numbers of new groups; return the first one."""
+        first, self._taken = self._taken, len(self.optimizer.param_groups)
+        for number in range(first, self._taken):
+            self._places["group", number] = self._width
+        self._updates.add(
+            self._name(p, number)
+            for number, group in enumerate(self._groups[first:], first)
+            for p in group["params"]
+        )
+        return first
+
+    @property
+    def _width(self) -> int:
+        """Count of a step's numbers."""
+        return sum(NUMBERS if kind == "group" else 1 for kind, _ in self._places)
 
     def check_options(self) -> None:
         """Raises: UsageError for an option of a group that is not supported"""
@@ -94,13 +138,11 @@ class Optimization:
         assert rule is not None, "others are recorded with the step"
         return rule
 
-    def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
-        """Return each parameter's algorithm by name; `trained` are those with gradients.
+    def algorithms(self) -> dict[str, Algorithm]:
+        """Return each parameter's algorithm by name.
 
-        Raises: UsageError for a parameter outside the model, an option out of range, or a change of
-        the trained parameters if updates count steps
+        Raises: UsageError for a parameter outside the model, or an option out of range
         """
-        self._require_same_trained(trained)
         self._require_fixed()
         found = {}
         for number, group in enumerate(self._groups):
@@ -116,12 +158,58 @@ class Optimization:
                 found[self._name(parameter, number)] = algorithm
         return found
 
+    def earlier_updates(self, trained: frozenset[str]) -> dict[str, StepNumberAttr]:
+        """Return the number with each parameter's count of earlier updates, by name.
+
+        Absent are parameters that each step has updated, and those whose updates count no steps.
+        """
+        form = self.form(trained)
+        return {name: StepNumberAttr.of(place) for name, _, place in form if place is not None}
+
+    def form(self, trained: frozenset[str]) -> Form:
+        """Return the form of a step's updates; a program with another one must be recompiled."""
+        known = self._forms.get(trained)
+        if known is None or known[0] != self._updates.changes:
+            found = self._form(trained)
+            known = self._forms[trained] = (self._updates.changes, found)
+        return known[1]
+
+    def _form(self, trained: frozenset[str]) -> Form:
+        self._updates.split(trained)
+        found = []
+        for name, (number, group) in self.groups().items():
+            if name in trained:
+                count = self._updates.lagging(name) if self._rule.counts_steps(group) else None
+                if count is not None:
+                    self._places.setdefault(("count", count), self._width)
+                place = None if count is None else self._places["count", count]
+                found.append((name, number, place))
+        return tuple(found)
+
+    def will_change(self, trained: frozenset[str]) -> bool:
+        """True if `count` changes the form of other steps: no step may be queued then."""
+        return self._updates.will_change(trained)
+
+    def count(self, trained: frozenset[str]) -> None:
+        """Count a step that updates the parameters with these gradients."""
+        self._updates.count(trained)
+
+    def earlier_in(self, name: str, numbers: Sequence[float], steps: int) -> int:
+        """Return a parameter's updates before a step. steps: before it; numbers: of the step."""
+        place = self._places.get(("count", self._updates.number_of(name)), len(numbers))
+        return int(numbers[place]) if place < len(numbers) else steps
+
     def _numbers_of(self, number: int, group: Mapping[str, Any]) -> GroupNumbers:
-        rate, decay, cycled = (StepNumberAttr.of(NUMBERS * number + k) for k in range(NUMBERS))
+        place = self.place_of(number)
+        rate, decay, cycled = (StepNumberAttr.of(place + k) for k in range(NUMBERS))
         is_cycled = self._rule.cycled_momentum(group) is not None
         return GroupNumbers(
             rate, decay if self._rule.decay(group) else 0.0, cycled if is_cycled else None
         )
+
+    def place_of(self, group: int) -> int:
+        """Return the place of a group's numbers among those of a step."""
+        return self._places["group", group]
 
     def _name(self, parameter: torch.Tensor, group: int) -> str:
         name = self._names.get(id(parameter))
@@ -138,14 +226,21 @@ class Optimization:
         """The parameters that it updates."""
         return [p for group in self._groups for p in group["params"]]
 
-    def numbers(self) -> tuple[float, ...]:
+    def numbers(self, trained: frozenset[str]) -> tuple[float, ...]:
         """Return the per-step numbers when `optimizer.step()` is called.
+
+        trained: parameters with gradients.
 
         Raises: UsageError if an option that is compiled into the program has changed
         """
         self._require_fixed()
+        self.form(trained)  # its counts have places
         found: list[float] = []
-        for group in self._groups:
+        for kind, number in self._places:
+            if kind == "count":
+                found.append(self._updates.value(number))
+                continue
+            group = self._groups[number]
             momentum = self._rule.cycled_momentum(group) or 0.0
             found += (float(group["lr"]), self._rule.decay(group), momentum)
         return tuple(found)
@@ -160,22 +255,6 @@ class Optimization:
         if self._fixed != self._options():
             raise self._changed_error()
 
-    def _require_same_trained(self, trained: Collection[str]) -> None:
-        """Raises: UsageError for a change of the trained parameters, if updates count steps"""
-        counted = {
-            name
-            for name, (_, group) in self.groups().items()
-            if name in trained and self._rule.counts_steps(group)
-        }
-        if self._counted is not None and counted != self._counted:
-            names = ", ".join(sorted(counted ^ self._counted))
-            raise UsageError(
-                f"{user_line()}: {type(self.optimizer).__name__} counts steps, so the same "
-                f"parameters must be trained in all of them, got others ({names}): freeze them in "
-                "all steps, or give the Session lists, as Session([model], [optimizer])"
-            )
-        self._counted = counted
-
     def _options(self) -> list[tuple[Any, ...]]:
         rule = self._rule
         return [(len(g["params"]), not rule.decay(g), *rule.fixed_options(g)) for g in self._groups]
@@ -186,8 +265,8 @@ class Optimization:
         if before != now:
             return UsageError(
                 f"{user_line()}: the optimizer's param_groups had {before} parameters at the first "
-                f"step and now have {now}: call add_param_group before the first step, with lr=0 "
-                "until the new ones are to be trained"
+                f"step and now have {now}: add parameters by add_param_group, and freeze those "
+                "that are not to be trained by requires_grad_(False)"
             )
         names = ("number of params", "weight_decay == 0", *self._rule.fixed)
         changed = [
@@ -218,33 +297,34 @@ class Optimization:
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
         """Return the state that the script has loaded, by its names in the store, and its steps."""
         found: dict[str, torch.Tensor] = {}
-        steps, groups = 0, self.groups()
+        updates, groups = dict.fromkeys(self.groups(), 0), self.groups()
         for name, parameter in self._parameters():
             state = unwatched_state(self.optimizer).get(parameter, {})
             if not self._rule.has_begun(state):
                 continue
             _, group = groups[name]
             slots = self._rule.slots(state, group)
-            steps = max(steps, self._rule.steps_of(state, group))
+            updates[name] = self._rule.steps_of(state, group)
             found.update((f"{slot}/{stored_name(name)}", x) for slot, x in slots.items())
+        steps = max(updates.values(), default=0)
+        self._updates.begin_at(updates, steps)
         return found, steps
 
-    def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
+    def give_back(self, state: Mapping[str, Array], steps: int) -> None:
         """Write the state after this many steps into PyTorch's optimizer, in its own form.
 
         state: of the store, by the names of checkpoints.
-        trained: parameters that had gradients.
         """
         groups = self.groups()
         for name, parameter in self._parameters():
-            if name in trained:
+            if (updates := steps - self._updates.skipped_by(name)) > 0:
                 keys = {slot: f"{slot}/{stored_name(name)}" for slot in SLOTS}
                 slots = {
                     slot: torch.from_numpy(np.array(state[key]))
                     for slot, key in keys.items()
                     if key in state
                 }
-                if given := self._rule.state(slots, groups[name][1], steps):
+                if given := self._rule.state(slots, groups[name][1], updates):
                     unwatched_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:

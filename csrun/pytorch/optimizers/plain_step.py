@@ -29,9 +29,9 @@ def plain_step(
 
     numbers: of the step, of all groups, up to the last one that the program reads.
     """
-    place, group = optimization.groups()[name]
-    filled = (*numbers, *NUMBERS * (place + 1) * [0.0])
-    rate, decay, cycled = filled[NUMBERS * place : NUMBERS * (place + 1)]
+    number, group = optimization.groups()[name]
+    place = optimization.place_of(number)
+    rate, decay, cycled = (*numbers, *(place + NUMBERS) * [0.0])[place : place + NUMBERS]
     rule, user = optimization.rule, optimization.optimizer
     options: dict[str, Any] = {**group, "lr": rate, "weight_decay": decay}
     if "weight_decay" not in group:

@@ -1,17 +1,17 @@
 """Optimizers recorded with the step: any kind, several in a step, in any order."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
 import torch
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.cirh.algorithms import Algorithm
+from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.executable.arrays import Array
 from csrun.pytorch.errors import is_from_call, user_line
 from csrun.pytorch.optimizers.first_state import create_state
-from csrun.pytorch.optimizers.optimization import Optimization
+from csrun.pytorch.optimizers.optimization import Form, Optimization
 from csrun.pytorch.record.model_group import ModelGroup
 
 
@@ -27,51 +27,91 @@ class RecordedUpdates(Optimization):
         self.optimizer: Any = self  # shared by the Sessions of one run
         self.state: Mapping[Any, Any] = {}  # no state besides the group's buffers
         self._group, self._line = group, user_line()
-        names = group.name_of
-        for number, optimizer in enumerate(group.optimizers):
-            params = [p for each in optimizer.param_groups for p in each["params"]]
-            if any(id(p) not in names for p in params):
-                raise UsageError(
-                    f"{self._line}: optimizer {number} of the Session has a parameter that "
-                    "belongs to none of its models: pass all trained models to the Session"
-                )
-            if needs_closure(optimizer):
-                continue
-            if any(group.get("dampening") for group in optimizer.param_groups):
-                raise UsageError(
-                    f"{self._line}: dampening of SGD differs in its first step, and is only "
-                    "supported for one model and one optimizer: leave it out"
-                )
-            try:
-                create_state(optimizer, params)
-            except Exception as error:
-                if isinstance(error, CsrunError) or not is_from_call(error):
-                    raise
-                remedy = ", such as the one that it wraps" if _is_wrapper(optimizer) else ""
-                raise UsageError(
-                    f"{self._line}: {type(optimizer).__name__} cannot take a step on gradients of "
-                    f"zero, which creates its state: {type(error).__name__}: {error}: give the "
-                    f"Session another optimizer{remedy}"
-                ) from error
-            for parameter in params:
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    if _is_of_device(key, value, parameter):
-                        group.hold_state(f"optimizer.{number}.{names[id(parameter)]}.{key}", value)
+        self._known: set[tuple[int, int]] = set()  # optimizers with parameters that have a state
+        for optimizer in group.optimizers:
+            params = _parameters_of(optimizer)
+            self._require_members(optimizer, params)
+            self._create(optimizer, [p for p in params if p.requires_grad])
+
+    def create_missing(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Create the state of parameters that have their first gradient, in the group's buffers.
+
+        False if there are none.
+
+        Raises: UsageError, with the user's line, as the constructor
+        """
+        own = id(optimizer)
+        params = [p for p in _parameters_of(optimizer) if (own, id(p)) not in self._known]
+        params = [p for p in params if p.grad is not None]
+        self._require_members(optimizer, params)
+        if params:
+            self._create(optimizer, params)
+        return bool(params)
+
+    def _create(
+        self, optimizer: torch.optim.Optimizer, params: Sequence[torch.nn.Parameter]
+    ) -> None:
+        """Create the state of parameters before their first step."""
+        number, line = self._group.optimizers.index(optimizer), user_line()
+        self._known.update((id(optimizer), id(p)) for p in params)
+        if needs_closure(optimizer):
+            return
+        if any(group.get("dampening") for group in optimizer.param_groups):
+            raise UsageError(
+                f"{line}: dampening of SGD differs in its first step, and is only supported for "
+                "one model and one optimizer: leave it out"
+            )
+        try:
+            create_state(optimizer, params)
+        except Exception as error:
+            if isinstance(error, CsrunError) or not is_from_call(error):
+                raise
+            remedy = ", such as the one that it wraps" if _is_wrapper(optimizer) else ""
+            raise UsageError(
+                f"{line}: {type(optimizer).__name__} cannot take a step on gradients of zero, "
+                f"which creates its state: {type(error).__name__}: {error}: give the Session "
+                f"another optimizer{remedy}"
+            ) from error
+        names = self._group.name_of
+        for parameter in params:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if _is_of_device(key, value, parameter):
+                    path = f"optimizer.{number}.{names[id(parameter)]}.{key}"
+                    self._group.hold_state(path, value)
+
+    def _require_members(
+        self, optimizer: torch.optim.Optimizer, params: Sequence[torch.nn.Parameter]
+    ) -> None:
+        """Raises: UsageError for a parameter that belongs to no model of the group"""
+        names = self._group.name_of
+        if any(id(p) not in names for p in params):
+            number = self._group.optimizers.index(optimizer)
+            raise UsageError(
+                f"{user_line()}: optimizer {number} of the Session has a parameter that belongs "
+                "to none of its models: pass all trained models to the Session"
+            )
 
     def check_options(self) -> None:
         """Do nothing: PyTorch's own code computes with the options."""
 
-    def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
+    def algorithms(self) -> dict[str, Algorithm]:
         """Return an empty mapping: the step has the updates."""
         return {}
 
     @property
     def parameters(self) -> list[torch.Tensor]:
         """The parameters that the optimizers update."""
-        groups = (each for one in self._group.optimizers for each in one.param_groups)
-        return [p for group in groups for p in group["params"]]
+        return [p for one in self._group.optimizers for p in _parameters_of(one)]
 
-    def numbers(self) -> tuple[float, ...]:
+    def form(self, trained: frozenset[str]) -> Form:
+        """Return an empty form: the step has the updates."""
+        return ()
+
+    def earlier_updates(self, trained: frozenset[str]) -> dict[str, StepNumberAttr]:
+        """Return an empty mapping: PyTorch's own code counts updates."""
+        return {}
+
+    def numbers(self, trained: frozenset[str]) -> tuple[float, ...]:
         """Return no numbers: changing ones are inputs of the step."""
         return ()
 
@@ -82,7 +122,7 @@ class RecordedUpdates(Optimization):
         """Return an empty state: loaded state is in the group's buffers."""
         return {}, 0
 
-    def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
+    def give_back(self, state: Mapping[str, Array], steps: int) -> None:
         """Do nothing: the group's buffers are the optimizers' own tensors."""
 
 
@@ -90,6 +130,10 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """True for an optimizer that evaluates the loss repeatedly, such as LBFGS."""
     closure = signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is Parameter.empty
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _is_wrapper(optimizer: torch.optim.Optimizer) -> bool:

@@ -186,6 +186,10 @@ class GraphRecorder:
             known = self.traced(given)
         return known
 
+    def take_states(self) -> None:
+        """Record the states that an optimizer has got in this step, as buffers of the model."""
+        self._model_tensors.add_new_buffers()
+
     def is_recorded(self, tensor: torch.Tensor) -> bool:
         """True for a traced tensor, and for a tensor that stands for one."""
         return bool(

@@ -45,6 +45,14 @@ class ModelTensors:
         if address := _address(entry.tensor):
             self._by_memory.setdefault(address, entry)
 
+    def add_new_buffers(self) -> None:
+        """Add float buffers that the model did not have at the beginning of the step."""
+        self.modules = modules_of(self._model)
+        known = {entry.name for entry in self._by_id.values()}
+        for name, buffer in _named(self.modules, "_buffers"):
+            if name not in known:
+                self._add(ModelTensor(buffer, name, LeafSource.BUFFER))
+
     def find(self, tensor: torch.Tensor) -> ModelTensor | None:
         """Return a tensor's entry; `parameter.data` is the parameter.
 

@@ -18,7 +18,7 @@ from csrun.estimator.progress import compile_display
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.optimization import Form, Optimization
 from csrun.pytorch.run.torch_reference import TorchReference
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import WeightSync
@@ -76,7 +76,7 @@ class Compiling:
         with compile_display(run.context) as begin:
             compiled = compile_fitting(tracing, traced, run.model_dir, options, begin)
         self.seconds += compiled.seconds
-        variant.executable = compiled.executable
+        variant.executable, variant.form = compiled.executable, self._form(variant)
         if variant not in variant.batches.variants:
             variant.batches.variants.append(variant)
         again = rerun()
@@ -91,10 +91,21 @@ class Compiling:
             self.layers = tuple(dict.fromkeys((*self.layers, *made)))
             self.window_bytes = max(self.window_bytes, variant.window_bytes)
 
+    def _form(self, variant: StepVariant) -> Form:
+        """Return the current form of a variant's updates."""
+        optimization = self.users.optimization
+        if optimization is None or not variant.trains:
+            return ()
+        return optimization.form(variant.updates)
+
     def is_current(self, variant: StepVariant) -> bool:
-        """True if a variant is compiled for the current number of batches per step."""
+        """True if a variant is compiled for the current number of batches per step, and for the
+        current groups and update counts of the optimizer.
+        """
         found = variant.executable
-        return found is not None and found.plan.accumulates == (self.accumulates and variant.trains)
+        accumulates = self.accumulates and variant.trains
+        is_compiled = found is not None and found.plan.accumulates == accumulates
+        return is_compiled and variant.form == self._form(variant)
 
 
 def tracing_of(

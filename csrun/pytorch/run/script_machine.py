@@ -84,9 +84,14 @@ class ScriptMachine:
         return not variant.trains or (self._has_all(variant) and _window_bytes(variant) <= window)
 
     def _has_all(self, variant: StepVariant) -> bool:
-        owner = self.owner
-        has_state = variant.slots <= owner.slots and variant.numbers <= owner.numbers
+        owner, store = self.owner, self.machine.plan.store  # the owner may be compiled again
+        has_state = variant.slots <= self._slots and variant.numbers <= store.numbers
         return owner.trains and variant.stored <= owner.stored and has_state
+
+    @property
+    def _slots(self) -> set[str]:
+        """Names of the optimizer's state in the store."""
+        return {slot.name for slot in self.machine.plan.store.slots}
 
     def next_owner(self, variant: StepVariant) -> StepVariant:
         """Return the variant that defines the next store, which must also suit this one's program.
@@ -100,7 +105,7 @@ class ScriptMachine:
             )
             return self.owner
         owner = self.owner
-        has_slots = owner.slots <= variant.slots
+        has_slots = self._slots <= variant.slots
         lost = owner.updates - (variant.stored if has_slots else variant.updates)
         if owner.trains and lost:
             what = f"{min(lost)} is not trained in this step, which needs state that others lack"

@@ -219,7 +219,9 @@ class StepQueue:
         machine = ScriptMachine(run, self._target, self.loaders, owner, step, window_bytes)
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
         is_part = found is not None and found.of_store < state.keys()
-        is_whole = owner.trains and not (owner.is_one_of_many and is_part)
+        optimization = self.users.optimization
+        may_grow = optimization is not None and optimization.has_added_groups
+        is_whole = owner.trains and not ((owner.is_one_of_many or may_grow) and is_part)
         plan = machine.machine.plan
         load_weights(run, machine.machine, found if is_whole else None, None, {})
         machine.first_scale = scale_in(found, plan) if found else self._first_scale()

@@ -39,8 +39,10 @@ class TorchUpdates:
             state = {slot: x for slot in slots if (x := self._of(slot, name)) is not None}
             weights = self._of(WEIGHTS, name)
             assert weights is not None, "its gradient is recorded, too"
-            before = ParameterState(weights, gradient, state, self.step - 1)
-            after = plain_step(self.optimization, name, before, numbers.tolist())
+            given = numbers.tolist()
+            earlier = self.optimization.earlier_in(name, given, self.step - 1)
+            before = ParameterState(weights, gradient, state, earlier)
+            after = plain_step(self.optimization, name, before, given)
             for region, value in after.items():
                 key = f"{AFTER}{region}/{stored_name(name)}"
                 if key in self.found.numbers:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
@@ -23,7 +24,7 @@ from csrun.executable.shared_store import window_bytes
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.changes import describe_changes
 from csrun.pytorch.lower.to_cirh import module_of
-from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.optimization import Form, Optimization
 from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
@@ -143,7 +144,7 @@ class Batches:
         """Return the variant with the most samples that can share its batches with this one."""
         alike = [one for one in reversed(self.variants) if one.trains == variant.trains]
         whole = [one for one in alike if are_first_rows(variant.inputs, one.inputs)]
-        whole = [one for one in whole if one.updates >= variant.updates]
+        whole = [one for one in whole if one.has_store_of(variant)]
         return max([variant, *whole], key=lambda one: (one.rows, len(one.updates)))
 
 
@@ -186,7 +187,8 @@ class StepVariant:
     wanted: those that it is to return from its next step on. constants: tensors whose numbers are
     in the program. is_one_of_many: other steps have other graphs, perhaps of other parameters.
     joined: loss, reads and calls of the latest recorded step whose outputs are wanted. kept_line:
-    of a loss that is made of a value which forward has kept in a hook or an attribute.
+    of a loss that is made of a value which forward has kept in a hook or an attribute. form: of the
+    compiled program's updates.
     """
 
     recording: Recording
@@ -204,6 +206,7 @@ class StepVariant:
     seen_writes: int = -1
     kept_line: str = ""
     joined: tuple[Any, ...] = ()
+    form: Form = ()
 
     def changed_constant(self, writes: int) -> str:
         """Return the line of a changed tensor whose numbers are in the program.
@@ -242,7 +245,8 @@ class StepVariant:
         recording, optimizer = self.recording, optimization if self.trains else None
         if options.parts > 1:
             _require_no_script_tensors(recording)
-        algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
+        algorithms = optimizer.algorithms() if optimizer else {}
+        earlier_updates = optimizer.earlier_updates(self.updates) if optimizer else {}
         scaled = optimizer.scaled if optimizer else None
         module = module_of(
             recording,
@@ -252,6 +256,7 @@ class StepVariant:
             clipping=Clipping(scaled.clip_norm) if scaled else UNLIMITED,
             scaling=scaled.rule if scaled else None,
             names_values=options.record_steps is not None,
+            earlier_updates=earlier_updates,
         )
         if storage is not None:
             _require_float32(module)
@@ -313,15 +318,20 @@ class StepVariant:
         assert self.executable is not None, "compiled before"
         return self.executable.plan.store.numbers
 
+    def has_store_of(self, other: "StepVariant") -> bool:
+        """True if its program's store has all that another program updates."""
+        has_state = self.slots >= other.slots and self.numbers >= other.numbers
+        return has_state and self.updates >= other.updates
+
     @property
     def stored(self) -> set[str]:
         """Names of the parameters and buffers that it reads."""
         return set(self.recording.stored_names)
 
-    @property
-    def updates(self) -> set[str]:
+    @cached_property
+    def updates(self) -> frozenset[str]:
         """Names of the parameters that it trains."""
-        return set(self.recording.gradients)
+        return frozenset(self.recording.gradients)
 
     @property
     def trains(self) -> bool:

@@ -63,14 +63,13 @@ class WeightSync:
         self.model, self.optimization = model, optimization
         self.are_current = True
         self._optimizer_was: list[tuple[int, int]] | None = None
-        self._trained = frozenset[str]()
         self._written: frozenset[str] | None = None
         self.integers = IntegerBuffers(model)
         self.is_in_file = is_on_meta(model)
         self.before: WeakSet[StepWeights] = WeakSet()
 
     def note_trained(self, recording: Recording, *, is_one_of_many: bool) -> None:
-        """Record the weights and buffers that a compiled training step updates.
+        """Record the buffers that a compiled training step updates.
 
         is_one_of_many: other steps have other graphs, and all programs have all buffers.
 
@@ -85,7 +84,6 @@ class WeightSync:
                 "others: leave train() and eval() of norms as in the first step, or train in "
                 "another Session after cbtorch.initialize with a new model_dir"
             )
-        self._trained |= set(recording.gradients)
 
     def copy_weights(self, state: Mapping[str, Array]) -> None:
         """Copy the store's weights into the model; values of earlier steps keep the old ones."""
@@ -113,7 +111,7 @@ class WeightSync:
         """Set integer buffers and the optimizer's state, after so many steps."""
         self.integers.write(is_replayed=True)
         if self.optimization is not None and self._has_room(state):
-            self.optimization.give_back(state, step, self._trained)
+            self.optimization.give_back(state, step)
             self._optimizer_was = self._optimizer_state()
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:

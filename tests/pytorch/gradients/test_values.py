@@ -420,7 +420,7 @@ REFUSED = {
     after_the_loss: "step 12 has already run without its gradients: read them before the loss",
     skips: r"optimizer.step\(\) must follow: step 8 has run",
     edits_afterwards: "edited differently than in earlier steps, and this step has run",
-    changes_lr: "lr or weight_decay has changed since a value was read",
+    changes_lr: "lr, weight_decay or param_groups have changed since a value was read",
     through_a_view: "and they were edited through views",
     by_weights: "and they were edited by weights, which are on the wafer",
     set_to_none: r"after zero_grad\(\) has set that of 0.weight to None",

@@ -14,7 +14,6 @@ from torch.optim import lr_scheduler  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
-from csrun.base.errors import UsageError  # noqa: E402
 
 STEPS = 12  # RAdam's first five are not rectified
 KINDS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Adadelta")
@@ -134,20 +133,3 @@ def test_a_momentum_that_is_cycled_is_pytorchs(tmp_path, name):
     make, schedule = CYCLES[name]
     theirs, ours = beside(tmp_path, 2, lambda model: make(model.parameters()), schedule)
     require_equal(theirs, ours)
-
-
-def test_a_group_added_in_the_block_is_refused_by_the_number_of_parameters(tmp_path):
-    kit = Kit()
-    first, *rest = kit.model.parameters()
-    kit.optimizer = optim.SGD([first], 0.1)
-
-    def add(step):
-        if step == 4:
-            kit.optimizer.add_param_group({"params": rest})
-
-    said = (
-        r"py:\d+: the optimizer's param_groups had \[1\] parameters .* have \[1, 3\]: call add_par"
-    )
-    with pytest.raises(UsageError, match=said) as error, kit.session(tmp_path):
-        kit.train_once(add)
-    assert "OneCycleLR" not in str(error.value)
