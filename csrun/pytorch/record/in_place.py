@@ -18,7 +18,8 @@ from torch.utils._mode_utils import no_dispatch
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import written_by
 from csrun.pytorch.record.host_writes import HostWrites
-from csrun.pytorch.record.traced import TracedTensor, ViewOf
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.traced import LateValue, TracedTensor, ViewOf
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
@@ -155,7 +156,11 @@ class InPlaceWrites:
         view.value = value.value
         made = {id(view.held)}
         for other in others:
-            self._recompute_view(other, made)
+            if not other.is_freed:
+                self._recompute_view(other, made)
+        for other in others:
+            if other.is_freed and other.view_of is not None and id(other.held) not in made:
+                other.held = LateValue(partial(self._view, other.view_of))
 
     def _recompute_view(self, tensor: TracedTensor, made: set[int]) -> None:
         """Recompute a view from its base's new value."""
@@ -164,10 +169,15 @@ class InPlaceWrites:
             return
         made.add(id(tensor.held))
         self._recompute_view(of.base, made)
+        tensor.value = self._view(of)
+
+    def _view(self, of: ViewOf) -> Ref:
+        """Record a view of its base's current value."""
         call = aten.reshape.default if of.call is aten.view.default else of.call
         name = str(aten.as_strided.default if call is strided else call)
         found = self._recorder.record(name, call, (of.base, *of.arguments), of.keywords)
-        tensor.value = (found[of.result] if isinstance(found, tuple | list) else found).value
+        value: Ref = (found[of.result] if isinstance(found, tuple | list) else found).value
+        return value
 
 
 @cache

@@ -6,9 +6,10 @@ equal those of an earlier step, and none of the user's Python runs in it, its op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 
@@ -25,7 +26,8 @@ class _BackwardRecorder(Protocol):
 
     first_node: number of the first autograd node of the step.
     depth: number of PyTorch's dispatch modes.
-    updates: operators of optimizers.
+    updates: operators of optimizers. has_updates: whether the step may have some.
+    known: leaves by the id of a user's tensor.
     """
 
     operators: list[RecordedOperator]
@@ -34,6 +36,8 @@ class _BackwardRecorder(Protocol):
     first_node: int
     depth: int
     updates: list[slice]
+    has_updates: bool
+    known: dict[int, TracedTensor]
 
     @property
     def parameters(self) -> Mapping[str, torch.nn.Parameter]: ...
@@ -41,11 +45,15 @@ class _BackwardRecorder(Protocol):
 
 @dataclass(frozen=True)
 class KnownBackward:
-    """Operators of a backward pass, values that they compute, and gradients by parameter."""
+    """Operators of a backward pass, values that they compute, and gradients by parameter.
+
+    freed: views that PyTorch frees with the autograd graph. A pass that is repeated leaves them.
+    """
 
     operators: tuple[RecordedOperator, ...]
     kinds: tuple[TensorKind, ...]
     gradients: tuple[tuple[str, Geometry, Ref, ViewOf | None], ...]
+    freed: frozenset[Ref]
 
     def repeat(self, recorder: Any) -> None:
         """Record the pass, and set the parameters' gradients."""
@@ -56,6 +64,8 @@ class KnownBackward:
             gradient = TracedTensor(like, value, memory, recorder)
             gradient.view_of = view and view.of_step(memory, recorder)
             recorder.parameters[name].grad = gradient
+        for tensor in _views_of(recorder) if self.freed else ():
+            tensor.is_freed |= tensor.value in self.freed
 
 
 class KnownBackwards:
@@ -124,6 +134,7 @@ def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> Known
     """Run a backward pass and return its recording; None if a step cannot repeat it."""
     operators, kinds = len(recorder.operators), len(recorder.kinds)
     leaves = len(recorder.leaves)
+    views = [(ref(tensor), tensor.value) for tensor in _views_of(recorder)]
     is_users = runs_users_python(compute)
     if is_users or len(recorder.leaves) != leaves:
         return None
@@ -146,4 +157,11 @@ def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> Known
             (name, x.like, x.value, x.view_of and x.view_of.of_step(TracedStorage(), None))
             for name, x in gradients.items()
         ),
+        frozenset(value for tensor, value in views if tensor() is None),
     )
+
+
+def _views_of(recorder: _BackwardRecorder) -> Iterator[TracedTensor]:
+    """Yield the views of weights that the step may write; none where it updates none."""
+    for leaf in recorder.known.values() if recorder.has_updates else ():
+        yield from (tensor for tensor in leaf.memory.tensors if tensor.view_of is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -56,6 +56,30 @@ class SharedValue:
     """Value shared by aliases of a tensor."""
 
     value: Ref
+
+
+class LateValue(SharedValue):
+    """Value of a view after a write to its base, which is recorded when it is used.
+
+    record: records the view; returns its value.
+    """
+
+    __slots__ = ("_found", "_record")
+
+    def __init__(self, record: Callable[[], Ref]) -> None:
+        self._record = record
+        self._found: Ref | None = None
+
+    @property
+    def value(self) -> Ref:
+        """The value."""
+        if self._found is None:
+            self._found = self._record()
+        return self._found
+
+    @value.setter
+    def value(self, value: Ref) -> None:
+        self._found = value
 
 
 class Origin:
@@ -118,6 +142,8 @@ class ViewOf:
 class TracedTensor(torch.Tensor):
     """A value of the step being recorded.
 
+    is_freed: PyTorch's backward pass would have freed it, and was not run.
+
     The recorder records operators on it; a read of its values makes the recorder interpret the
     graph so far.
     """
@@ -130,6 +156,7 @@ class TracedTensor(torch.Tensor):
     view_of: ViewOf | None = None  # None for a base
     place: Origin | None = None  # where calls are known
     _fake: FakeTensor | None = None
+    is_freed: bool = False
 
     @staticmethod
     def __new__(

@@ -199,3 +199,24 @@ def test_a_parameter_put_into_a_group_itself_is_refused(tmp_path):
         kit.train_once()
         kit.optimizer.param_groups[0]["params"].append(kit.model[0].weight)
         kit.train_once()
+
+
+class Branches(nn.Module):
+    """Leaves a layer out in every second call."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.calls = nn.Linear(6, 9), nn.Linear(9, 9), 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.first(x).tanh()
+        return self.middle(x).tanh() if self.calls % 2 else x
+
+
+def test_a_branch_has_a_program_for_its_first_step_and_one_for_others(tmp_path):
+    def two_passes(kit):
+        return [float(loss) for _ in range(2) for loss in kit.train_once()]
+
+    beside(two_passes, tmp_path, Branches(), optimizer=OPTIMIZERS["adamw"], kit=Lists)
+    assert len(list(tmp_path.glob("tfcs_*"))) == 2 * 2
