@@ -25,6 +25,11 @@ OPTIMIZERS = {
 LAYERS = (nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 4))
 
 
+def slow(*values):
+    """Return a slow case of a table."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 class Lists(Kit):
     """Its Session has lists, whose steps are recorded with their updates."""
 
@@ -54,12 +59,13 @@ def counts(optimizer):
     return [x.double().sum() for n in sorted(each) for _, x in sorted(each[n].items())]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adamw", *(slow(x) for x in OPTIMIZERS if x != "adamw")])
 def test_a_parameter_counts_the_steps_with_its_gradient(tmp_path, name):
     rel = 1e-6 if name == "nadam" else 1e-10  # PyTorch's product of momenta is float32
     beside(phases, tmp_path, *LAYERS, optimizer=OPTIMIZERS[name], rel=rel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kit"), [("adamw", Kit), ("sgd", Lists), ("adamw", Lists)])
 def test_recorded_steps_count_them_too(tmp_path, name, kit):
     beside(phases, tmp_path, *LAYERS, optimizer=OPTIMIZERS[name], kit=kit, settings={"fast": False})
@@ -108,7 +114,12 @@ def unfreezing(amid):
 
 @pytest.mark.parametrize(
     ("name", "kit", "amid"),
-    [("sgd", Kit, True), ("adamw", Kit, True), ("adam", Kit, False), ("radam", Lists, True)],
+    [
+        ("adamw", Kit, True),
+        slow("sgd", Kit, True),
+        slow("adam", Kit, False),
+        slow("radam", Lists, True),
+    ],
 )
 def test_groups_added_in_the_block_are_trained_from_then_on(tmp_path, name, kit, amid):
     beside(unfreezing(amid), tmp_path, *LAYERS, optimizer=head(OPTIMIZERS[name]), kit=kit)
@@ -147,7 +158,9 @@ class KilledError(Exception):
     """The script ends here."""
 
 
-@pytest.mark.parametrize(("kit", "killed"), [(Kit, 4), (Kit, 12), (Kit, 15), (Lists, 15)])
+@pytest.mark.parametrize(
+    ("kit", "killed"), [(Kit, 12), slow(Kit, 4), slow(Kit, 15), slow(Lists, 15)]
+)
 def test_a_killed_loop_resumes_in_each_phase(tmp_path, kit, killed):
     def run(folder, last, **options):
         ours = kit(*LAYERS, optimizer=head(OPTIMIZERS["adamw"]))
@@ -214,6 +227,7 @@ class Branches(nn.Module):
         return self.middle(x).tanh() if self.calls % 2 else x
 
 
+@pytest.mark.slow
 def test_a_branch_has_a_program_for_its_first_step_and_one_for_others(tmp_path):
     def two_passes(kit):
         return [float(loss) for _ in range(2) for loss in kit.train_once()]
