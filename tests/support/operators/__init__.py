@@ -6,7 +6,7 @@ and by finite differences; in tests/compiler/test_operators.py the compiled prog
 
 from collections.abc import Mapping, Sequence
 
-from support.operators import elementwise, images, networks
+from support.operators import elementwise, images, matrices, networks
 from support.operators.cases import Case, normal
 from support.operators.elementwise import OTHERS, TIES, WITH_ZERO, ZEROS
 
@@ -18,6 +18,7 @@ CASES: Sequence[Case] = (
     *elementwise.WITHOUT_GRADIENT,
     *networks.WITHOUT_GRADIENT,
     *images.WITHOUT_GRADIENT,
+    *matrices.WITHOUT_GRADIENT,
 )
 
 _UPDATES = "tests/cirh/test_updates.py"  # beside PyTorch's optimizers and formulas
