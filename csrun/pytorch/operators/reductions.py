@@ -127,9 +127,14 @@ def largest(
     along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
     of_one = tuple(1 if n == dim else size for n, size in enumerate(sizes))
     numbers = e.expand(e.constant(np.arange(sizes[dim]).reshape(along)), sizes)
-    least = e.full(-float(np.finfo(dtype(x)).max), dtype(x))
+    least = -np.finfo(dtype(x)).max
     # above -inf, which marks the elements that are taken
-    left = e.emit(MaximumOp, x if largest else e.emit(NegOp, x), least)
+    if largest:
+        left = e.emit(MaximumOp, x, e.full(float(least), dtype(x)))
+    else:  # NaN is above all
+        second = np.nextafter(least, np.zeros_like(least))
+        left = e.emit(MaximumOp, e.emit(NegOp, x), e.full(float(second), dtype(x)))
+        left = e.emit(WhereOp, e.emit(NeOp, x, x), e.full(float(least), dtype(x)), left)
     found = []
     for _ in range(k):
         found.append(e.view(e.emit(ArgmaxOp, left, dim=dim), of_one))

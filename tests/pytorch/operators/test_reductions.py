@@ -78,6 +78,53 @@ NEAR = {
 }
 
 
+def with_none(x):
+    """The same values, and NaN at two places of a row."""
+    return torch.where(torch.arange(x.shape[-1]).remainder(3) == 1, torch.nan, x)
+
+
+def quantiles(x):
+    return x.quantile(torch.tensor([0.1, 0.9]).double(), 1)
+
+
+def running(x):
+    return x.cummax(1).indices * x.cummin(0).values
+
+
+def some_none(x):
+    """NaN in one of the rows only."""
+    return torch.where(torch.arange(4)[:, None] == 2, with_none(x), x)
+
+
+NEAR.update(
+    {
+        "median": row(lambda x: x - x.median(), 5),
+        "median_of_rows": row(lambda x: x * x.median(1, keepdim=True).values, 6),
+        "median_of_columns": row(lambda x: x * x.median(0).values, 3, 7),
+        "median_of_integers": row(lambda x: x * integers(x).median(1).indices[:, None], 5),
+        "median_of_nan": row(lambda x: x * some_none(x.detach()).median(1)[1][:, None], 5),
+        "is_nan_median": row(lambda x: x * some_none(x.detach()).median(1)[0].isnan()[:, None], 5),
+        "nanmedian": row(lambda x: x * some_none(x).nanmedian(1, True)[0], 7),
+        "nanmedian_of_all": row(lambda x: x - some_none(x).nanmedian(), 6),
+        "kthvalue": row(lambda x: x * x.kthvalue(2, 1, True).values, 5),
+        "kthvalue_of_columns": row(lambda x: x.kthvalue(3, dim=1)[0], 4, 2),
+        "kthvalue_of_nan": row(lambda x: x * with_none(x.detach()).kthvalue(3)[1][:, None], 5),
+        "quantile": row(lambda x: x.clamp(x.quantile(0.2), x.quantile(0.75)), 5),
+        "quantiles": row(
+            lambda x: x * x.quantile(torch.tensor([0.1, 0.9]).double(), 1).sum(0)[:, None], 7
+        ),
+        "quantile_lower": row(lambda x: x * x.quantile(0.4, 1, True, interpolation="lower"), 6),
+        "nanquantile": row(lambda x: x * some_none(x).nanquantile(0.3, 1, True), 6),
+        "cummax": row(lambda x: x.cummax(1).values * x.cummax(0).indices, 7),
+        "cummin": row(lambda x: x.cummin(1).values * x.cummin(1).indices, 3, 5),
+        "cummax_of_integers": row(
+            lambda x: x * integers(x).cummax(1)[1] * integers(x).cummin(0)[0], 5
+        ),
+        "cummax_of_nan": row(lambda x: x * some_none(x.detach()).cummax(1)[1], 5),
+    }
+)
+
+
 def test_rows_are_pytorchs_to_rounding(tmp_path):
     check_near(NEAR, tmp_path)
 
