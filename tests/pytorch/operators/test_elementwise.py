@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.recorded import Beside  # noqa: E402
 from support.torch_rows import check_exact, check_near, named, row, step, with_table  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributions import Beta, StudentT  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
 
@@ -79,6 +80,28 @@ NEAR = {
         lambda x: torch.where(infinities(x).isfinite(), x, 2) * infinities(x).nan_to_num(3, 4, 5), 5
     ),
 }
+
+
+def quantized(x):
+    """Grids of one scale as a number and as a value, and of one for each channel."""
+    scales, zeros = torch.linspace(0.125, 0.5, 4), torch.arange(4, dtype=torch.int32)
+    x = x.where(torch.arange(4) != 2, torch.nan)
+    y = torch.fake_quantize_per_tensor_affine(x, 0.25, 1, -4, 5)
+    y = y + torch.fake_quantize_per_tensor_affine(x, scales[1:2], zeros[1:2], -1, 2)
+    return y + torch.fake_quantize_per_channel_affine(x, scales, zeros, 2, -4, 5)
+
+
+NEAR.update(
+    {
+        "quantized": row(quantized, 3, 4),
+        "lgamma": row(lambda x: torch.lgamma(x * 3) + torch.lgamma(x.exp() * 9), 5),
+        # whose derivative PyTorch computes to ten digits where x is small
+        "digamma": row(lambda x: x * torch.digamma(x.detach() * 3) + torch.digamma(40 + x), 5),
+        "polygamma": row(lambda x: torch.polygamma(1, 60 + x), 5),
+        "beta": row(lambda x: Beta(x.exp(), x.sigmoid()).log_prob(x.sigmoid()), 5),
+        "student": row(lambda x: StudentT(2 + x.exp(), x, x.exp()).log_prob(x[0]), 5),
+    }
+)
 
 
 def test_rows_are_pytorchs_to_rounding(tmp_path):
