@@ -20,7 +20,7 @@ from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, type_of
 from csrun.pytorch.record.recording import TensorKind
 
 #: Takes ATen's arguments, with CIRH values for tensors; returns ATen's results in order.
-Emitter = Callable[..., "SSAValue | tuple[SSAValue | BackwardOnly | None, ...]"]
+Emitter = Callable[..., "SSAValue | Complex | tuple[SSAValue | Complex | BackwardOnly | None, ...]"]
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float32: "float32",
@@ -29,6 +29,8 @@ DTYPES: dict[torch.dtype, str] = {
     torch.int64: "int64",
     torch.bool: "bool",
 }
+#: Types of the parts of complex numbers.
+REAL_TYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 #: Small integers of a batch, such as pixels, which may be viewed, compared and cast.
 SMALL, SMALL_AS = frozenset({torch.uint8, torch.int8, torch.int16}), "int32"
 #: Options about memory, which CIRH ignores.
@@ -37,6 +39,19 @@ UNUSED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_bloc
 
 class Unsupported(Exception):  # noqa: N818  the importer adds the user's line and raises CaptureError
     """An option, type or shape that an emitter does not support."""
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex result: its real and imaginary parts, of one shape."""
+
+    real: SSAValue
+    imag: SSAValue
+
+    @property
+    def parts(self) -> tuple[SSAValue, SSAValue]:
+        """Real and imaginary part."""
+        return self.real, self.imag
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,7 @@ class Emission:
     saved: values that a composite's forward saves for its backward, by the forward operator's
         number.
     drawn: dropout masks by the same number.
+    pivots_of_determinants: pivots that the backward pass of a determinant takes.
     """
 
     def __init__(self, builder: Builder, precision: str) -> None:
@@ -62,6 +78,7 @@ class Emission:
         self.precision = precision
         self.saved: dict[int, Any] = {}
         self.drawn: dict[int, SSAValue] = {}
+        self.pivots_of_determinants: set[SSAValue] = set()
         self.place = 0
         self.forward = 0
         self.kinds: tuple[TensorKind, ...] = ()
@@ -111,6 +128,13 @@ class Emission:
             return self.full(float(values.flat[0]), values.dtype.name, values.shape)
         declared = tensor_type(values.shape, values.dtype.name)
         return self.builder.leaf(ConstantOp, declared, values=ConstantOp.packed(values))
+
+    def array(self, numbers: torch.Tensor) -> "SSAValue | Complex":
+        """Emit a tensor that is the same in each step, of two parts if it is complex."""
+        if numbers.is_complex():
+            parts = torch.view_as_real(numbers.resolve_conj()).unbind(-1)
+            return Complex(*(self.constant(part.numpy()) for part in parts))
+        return self.constant(numbers.numpy())
 
     def next_stream(self) -> int:
         """Return the random stream of the next operator that draws: 0, 1, 2, …"""
@@ -208,6 +232,11 @@ def name_of(kind: torch.dtype) -> str:
         known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
         raise Unsupported(f"dtype {kind} is not supported: cast to one of {known}")
     return DTYPES[kind]
+
+
+def real_type(kind: torch.dtype) -> torch.dtype:
+    """Return the type of a complex type's parts, and any other type."""
+    return REAL_TYPES.get(kind, kind)
 
 
 def unsupported(rule: str, got: object, remedy: str) -> Unsupported:

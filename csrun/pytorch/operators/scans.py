@@ -45,14 +45,19 @@ def product(e: Emission, x: SSAValue, *dims: Any, **to: Any) -> SSAValue:
     x = x if dims else e.view(x, (prod(shape(x)),))
     if not rank(x):
         return x
+    return e.view(product_along(e, x, dim), e.sizes)
+
+
+def product_along(e: Emission, x: SSAValue, dim: int) -> SSAValue:
+    """Emit the product along an axis, which stays. Shapes: [..., N, ...] -> [..., 1, ...]"""
     if not shape(x)[dim]:
-        return e.full(1, dtype(x), e.sizes)
+        return e.full(1, dtype(x), (*shape(x)[:dim], 1, *shape(x)[dim + 1 :]))
     while (size := shape(x)[dim]) > 1:
         half = size // 2
         found = e.emit(MulOp, _part(e, x, dim, 0, half), _part(e, x, dim, half, 2 * half))
         last = [_part(e, x, dim, size - 1, size)] if size % 2 else []
         x = e.emit(CatOp, found, *last, dim=dim) if last else found
-    return e.view(x, e.sizes)
+    return x
 
 
 def cumulative_product(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
