@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.cirh.ops.loss import LogSoftmaxOp
-from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
+from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import UNUSED, Unsupported
 from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -67,7 +67,7 @@ def emit_decomposition(
     table = _decompositions()
     if op.call not in table or torch.Tag.nondeterministic_seeded in getattr(op.call, "tags", ()):
         return None
-    known = {c: f for c, f in table.items() if str(c) not in EMITTERS or c is op.call}
+    known = {c: f for c, f in table.items() if str(c) not in EMITTED or c is op.call}
     refs = [leaf for leaf in tree_leaves((op.arguments, dict(op.keywords))) if _is_ref(leaf)]
     try:
         graph = _graph(op, [kind(ref) for ref in refs], known)
@@ -154,7 +154,7 @@ class _InlinedGraph:
         if name in _SAME:
             self._values[node] = args[0]
             return
-        if name not in EMITTERS:
+        if name not in EMITTED:
             raise Unsupported(
                 f"PyTorch decomposes it into {name}, which is not supported: rewrite the line with "
                 "other operators"
@@ -168,7 +168,7 @@ class _InlinedGraph:
 
     def _value(self, node: Any) -> Any:
         if node not in self._values:
-            self._values[node] = self._emission.constant(self._constants[node].numpy())
+            self._values[node] = self._emission.array(self._constants[node])
         return self._values[node]
 
     def _constant(self, argument: Any) -> Any:

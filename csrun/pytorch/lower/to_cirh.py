@@ -43,8 +43,17 @@ from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
 from csrun.pytorch.lower.distinct_indices import PUTS, writes_once
 from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
-from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
-from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
+from csrun.pytorch.operators import EMITTED, Emission, emit_operator
+from csrun.pytorch.operators.base import (
+    SMALL,
+    SMALL_AS,
+    UNUSED,
+    BackwardOnly,
+    Complex,
+    Unsupported,
+    name_of,
+    real_type,
+)
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
 from csrun.pytorch.record.recording import (
     GraphLeaf,
@@ -174,14 +183,18 @@ class _Importer:
         return backward
 
     def _small_of_host(self, outputs: Sequence[Ref]) -> set[int]:
-        """Return the numbers of operators that give small integers which only the host reads."""
-        recording, read, found = self._recording, set(outputs), set[int]()
-        for number, op in reversed([*enumerate(recording.operators)]):
+        """Return the numbers of operators on small integers that only the host reads."""
+        recording, left_out, found = self._recording, set[Ref](), set[int]()
+        ends = [*recording.gradients.values(), *recording.written.values(), *outputs]
+        ends += [] if recording.loss is None else [recording.loss]
+        known = {r for op in recording.operators if op.is_of_host for r in op.results if r}
+        needed = ancestors(recording, ends, known)
+        for number, op in enumerate(recording.operators):
             made = [ref for ref in op.results if ref is not None]
-            if any(recording.kind(ref).dtype in SMALL for ref in made) and read.isdisjoint(made):
+            is_small = any(recording.kind(ref).dtype in SMALL for ref in made)
+            if needed.isdisjoint(made) and (is_small or not left_out.isdisjoint(op.operands)):
                 found.add(number)
-            elif not op.is_of_host:
-                read.update(op.operands)
+                left_out.update(made)
         return found
 
     @property
@@ -299,7 +312,7 @@ class _Importer:
 
     def _emit(self, op: RecordedOperator, arguments: Any, keywords: Any) -> Any:
         """Return an operator's results, by its emitter or by PyTorch's decomposition."""
-        is_known = op.name in EMITTERS
+        is_known = op.name in EMITTED
         if is_known and not has_weights(op) and not is_of_parts(op, arguments):
             return emit_operator(self._emission, op.name, arguments, keywords)
         found = emit_decomposition(self._emission, op, self._value, self._recording.kind)
@@ -321,19 +334,24 @@ class _Importer:
             )
         return op.name in VIEWS
 
-    def _bind(self, op: RecordedOperator, found: Sequence[SSAValue | BackwardOnly | None]) -> None:
+    def _bind(
+        self, op: RecordedOperator, found: Sequence[SSAValue | Complex | BackwardOnly | None]
+    ) -> None:
         """Bind results to their values, and check shapes and types against PyTorch's."""
         for ref, value in zip(op.results, found, strict=False):
             if ref is None or value is None:
                 continue
+            self._values[ref] = value
             if isinstance(value, BackwardOnly):
-                self._values[ref] = value
                 continue
             kind = self._recording.kind(ref)
             is_view = op.name in VIEWS and kind.dtype in SMALL
-            expected = tensor_type(kind.shape, SMALL_AS if is_view else name_of(kind.dtype))
-            assert value.type == expected, f"{op.name} of {op.line}: {value.type}, not {expected}"
-            self._values[ref] = value
+            name = SMALL_AS if is_view else name_of(real_type(kind.dtype))
+            expected = tensor_type(kind.shape, name)
+            for part in value.parts if isinstance(value, Complex) else (value,):
+                assert part.type == expected, f"{op.name} of {op.line}: {part.type}, not {expected}"
+            if isinstance(value, Complex):
+                continue
             if self._names_values and not isinstance(value.owner, LeafOp):
                 value.name_hint = value_name(ref, op.name)
 
@@ -343,8 +361,8 @@ class _Importer:
     def _value(self, ref: Ref) -> Any:
         if ref not in self._values:
             values = self._constants[ref].tensor.detach()
-            name_of(values.dtype)
-            self._values[ref] = self._emission.constant(values.numpy())
+            name_of(real_type(values.dtype))
+            self._values[ref] = self._emission.array(values)
         return self._values[ref]
 
     def _emit_outputs(self, wanted: Sequence[Ref]) -> None:
@@ -355,6 +373,11 @@ class _Importer:
                 raise CaptureError(
                     f"{self._recording.maker[value].line}: max-pooling indices are not available "
                     "to the loop: leave them out of what forward returns"
+                )
+            if isinstance(self._values.get(value), Complex):
+                raise CaptureError(
+                    f"{self._recording.maker[value].line}: complex numbers are not available to "
+                    "the loop: return x.real and x.imag, or torch.view_as_real(x)"
                 )
             if value in self._values and output_name(value) not in given:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))

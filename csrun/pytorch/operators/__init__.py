@@ -7,6 +7,7 @@ from typing import Any
 
 from csrun.base.families import families_of
 from csrun.pytorch.operators.base import Emission, Emitter, Unsupported
+from csrun.pytorch.operators.complex_numbers import complex_emitters, is_complex, real_kinds
 
 #: Emitter of each operator, by its name in a recording.
 EMITTERS: dict[str, Emitter] = {
@@ -14,6 +15,10 @@ EMITTERS: dict[str, Emitter] = {
     for family in families_of("csrun.pytorch.operators", "EMITTERS")
     for name, emitter in family.EMITTERS.items()
 }
+#: Emitters of operators with complex operands or results.
+_COMPLEX = complex_emitters(EMITTERS)
+#: Names of all operators with an emitter.
+EMITTED = EMITTERS.keys() | _COMPLEX.keys()
 
 
 def emit_operator(
@@ -23,12 +28,18 @@ def emit_operator(
 
     Raises: Unsupported for an argument that the emitter does not take
     """
-    emitter = EMITTERS[name]
+    of_complex = is_complex(emission, arguments)
+    emitter = (_COMPLEX if of_complex else EMITTERS).get(name)
+    if emitter is None:
+        raise Unsupported(
+            "it is not supported for complex numbers: use real and imaginary part as two tensors"
+        )
     try:
         _signature(emitter).bind(emission, *arguments, **keywords)
     except TypeError as error:
         raise Unsupported(f"this form is not supported ({error}): leave the option out") from None
-    return emitter(emission, *arguments, **keywords)
+    with real_kinds(emission):
+        return emitter(emission, *arguments, **keywords)
 
 
 @cache
@@ -36,4 +47,4 @@ def _signature(emitter: Emitter) -> Signature:
     return signature(emitter)
 
 
-__all__ = ["EMITTERS", "Emission", "Emitter", "emit_operator"]
+__all__ = ["EMITTED", "EMITTERS", "Emission", "Emitter", "emit_operator"]

@@ -152,6 +152,6 @@ def _shares_memory(made: torch.Tensor, given: Any) -> bool:
 
 
 def _nonsense(dtype: torch.dtype) -> float:
-    if dtype.is_floating_point:
+    if dtype.is_floating_point or dtype.is_complex:
         return float("nan")
     return 0 if dtype is torch.bool else torch.iinfo(dtype).min

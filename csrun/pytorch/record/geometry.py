@@ -52,10 +52,6 @@ class Geometry:
     def storage_offset(self) -> int:
         return self.offset
 
-    def is_complex(self) -> bool:
-        found: bool = self.dtype.is_complex
-        return found
-
     def fake(self, mode: FakeTensorMode) -> FakeTensor:
         """Return a fake tensor of this geometry."""
         with unrecorded(), mode:

@@ -275,7 +275,12 @@ class GraphRecorder:
     ) -> TracedTensor:
         if tensor.device.type != "cpu" and not is_deferred(tensor):
             raise self._device_error(tensor)
-        self._require_dense_and_real(tensor)
+        self._require_dense(tensor)
+        if tensor.is_complex() and source is not LeafSource.CONSTANT:
+            raise self.refusal(
+                f"a tensor is {tensor.dtype}, only constants may be complex: use two real "
+                "tensors, or torch.view_as_complex of one"
+            )
         # Batches are copied: the position of a slice in the loop's data is irrelevant.
         offset = 0 if source is LeafSource.INPUT else None
         made = self._add_value(Geometry.of(tensor, offset), TracedStorage(stored))
@@ -289,7 +294,7 @@ class GraphRecorder:
         if like.device.type != "cpu":
             raise self._device_error(like)
         if not self.scopes.is_backward:  # the forward operator refuses sparse gradients
-            self._require_dense_and_real(like)
+            self._require_dense(like)
         ref = Ref.of(len(self.kinds))
         self.kinds.append(TensorKind(tuple(like.shape), like.dtype))
         return self._traced(like, ref, memory)
@@ -298,15 +303,10 @@ class GraphRecorder:
         recorder: Any = self  # which is a StepRecorder
         return TracedTensor(like, value, memory, recorder)
 
-    def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
-        """Raises: CaptureError for a sparse or complex tensor"""
+    def _require_dense(self, tensor: torch.Tensor) -> None:
+        """Raises: CaptureError for a sparse tensor"""
         if tensor.layout is not torch.strided:
             raise self.refusal(NOT_DENSE.format(tensor.layout))
-        if tensor.is_complex():
-            raise self.refusal(
-                f"a tensor is {tensor.dtype}, complex numbers are not supported: use two real "
-                "tensors, for the real and the imaginary part"
-            )
 
     def _device_error(self, tensor: torch.Tensor) -> CaptureError:
         return self.refusal(
