@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from csrun.pytorch.record.host_operators import DISTINCT
 from csrun.pytorch.record.recording import (
     HOST,
     LeafSource,
@@ -18,17 +19,11 @@ PUTS = frozenset(
     f"aten.{name}.default" for name in ("index_put", "_unsafe_index_put", "index_copy")
 )
 _ORDERING = {"aten.topk.default", "aten.sort.default", "aten.sort.stable"}
-_UNIQUE = {f"{HOST}aten._unique2.default", f"{HOST}aten._unique.default"}
+_COMPARED = f"{HOST}{DISTINCT}"
 _PLACES, _NONZERO = f"{HOST}places", f"{HOST}aten.nonzero.default"
 _COLUMNS = {"aten.unbind.int", "aten.select.int"}
 _SAME = {"aten.detach.default", "aten.alias.default", "aten.clone.default"}
 _KEEPS_DISTINCT = {*_SAME, "aten.slice.Tensor"}
-_NOT_NEGATIVE = {f"aten.{name}.default" for name in ("abs", "relu", "argmax", "argmin")}
-_CLAMPS = {"aten.clamp.default", "aten.clamp_min.default"}
-_KEEPS_SIGN = {
-    *_KEEPS_DISTINCT,
-    *(f"aten.{name}" for name in ("select.int", "view.default", "_to_copy.default")),
-}
 _RESHAPES = {*_SAME, "aten.view.default", "aten.squeeze.default", "aten.squeeze.dim"}
 
 
@@ -40,40 +35,30 @@ def writes_once(recording: Recording, write: RecordedOperator) -> bool:
         return rank > 0 and _distinct_axis(recording, given["index"]) == given["dim"] % rank
     each = given["indices"] if "indices" in given else [given["index"]]
     indices = [index for index in each if index is not None]
+    if all(_is_compared(recording, index) for index in indices):
+        return True
     is_row = len(indices) == 1 and len(recording.kind(indices[0]).shape) == 1
     if is_row and _distinct_axis(recording, indices[0]) == 0:
         return True
     return _are_places(recording, indices) or _are_crossed(recording, indices)
 
 
+def _is_compared(recording: Recording, index: Ref) -> bool:
+    """True for one of the indices of a write that the host has compared in each step."""
+    maker = recording.maker.get(index)
+    return maker is not None and maker.name == _COMPARED
+
+
 def _distinct_axis(recording: Recording, value: Ref) -> int | None:
-    """Return the axis along which indices are some of those of sort, topk or unique, if any."""
+    """Return the axis along which indices are some of those of sort or topk, if any."""
     maker, made = _maker(recording, value, _KEEPS_DISTINCT)
     if maker is None:
         return None
-    if maker.name in _UNIQUE and made == maker.results[0]:
-        return 0 if _is_not_negative(recording, maker.operands[0]) else None
     rank = len(recording.kind(value).shape)
     if maker.name in _ORDERING and made == maker.results[1] and rank:
         dim: int = _arguments(maker).get("dim", -1)
         return dim % rank
     return None
-
-
-def _is_not_negative(recording: Recording, value: Ref) -> bool:
-    """True if no number of a tensor can be negative; as an index, -1 is the last row again."""
-    if recording.kind(value).dtype in (torch.bool, torch.uint8):
-        return True
-    maker, made = _maker(recording, value, _KEEPS_SIGN)
-    if maker is None:
-        return recording.kind(made).dtype in (torch.bool, torch.uint8)
-    given = _arguments(maker)
-    if maker.name in _CLAMPS:
-        least = given.get("min")
-        return least >= 0 if least is not None else _is_not_negative(recording, maker.operands[0])
-    is_index = maker.name in _ORDERING and made == maker.results[1]
-    is_wrapped = maker.name == "aten.remainder.Scalar" and given["other"] > 0
-    return is_index or is_wrapped or maker.name in _NOT_NEGATIVE
 
 
 def _are_places(recording: Recording, indices: Sequence[Ref]) -> bool:

@@ -19,6 +19,7 @@ from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.draws import ForwardDraws
 from csrun.pytorch.record.geometry import Geometry
+from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import (
     HOST,
     GraphLeaf,
@@ -31,6 +32,9 @@ from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
+#: Name of the operator that compares indices.
+DISTINCT = "distinct"
+_TRUTHS = (torch.bool, torch.uint8)
 _OF_BATCH = LeafSource.INPUT, LeafSource.CONSTANT, LeafSource.SCRIPT
 
 
@@ -41,6 +45,7 @@ class _HostedRecorder(Protocol):
     leaves: list[GraphLeaf]
     scopes: Scopes
     draws: ForwardDraws
+    plain: PlainTensors
     may_read_in_forward: bool
     reader: Callable[[TracedTensor], torch.Tensor]
 
@@ -86,6 +91,25 @@ def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return places
 
 
+def distinct_of(indices: Sequence[torch.Tensor | None], sizes: Sequence[int]) -> Any:
+    """Return the indices of some axes, counted from 0, which select no element twice.
+
+    sizes: of all axes.
+
+    Raises: OtherShapesError if they repeat
+    """
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    found = tuple(
+        torch.where(index < 0, index + sizes[axis], index) for axis, index in given.items()
+    )
+    flat = torch.zeros((), dtype=torch.int64)
+    for axis, index in zip(given, found, strict=True):
+        flat = flat * sizes[axis] + index
+    if flat.unique().numel() != flat.numel():
+        raise OtherShapesError
+    return found
+
+
 class HostOperators:
     """Operators of one recording that the host computes.
 
@@ -103,7 +127,13 @@ class HostOperators:
         self.in_forward: set[Ref] = set()
         self._numbers: dict[Ref, tuple[str, torch.Tensor]] = {}  # with the user's line
         self._places: dict[Ref, tuple[TracedTensor, ...]] = {}  # by the mask
+        self._compared: dict[Any, tuple[TracedTensor, ...]] = {}  # by sizes and indices
         self._is_off = False
+
+    def forget(self) -> None:
+        """Forget the indices that are known, because the step is recorded from its beginning."""
+        self._places.clear()
+        self._compared.clear()
 
     @contextmanager
     def off(self, is_off: bool = True) -> Iterator[None]:
@@ -125,6 +155,63 @@ class HostOperators:
                 return None
             self._places[value] = self._record("places", places_of, (mask,), {}, reader)
         return self._places[value]
+
+    def distinct(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of an operator with indices that the host compares in each step.
+
+        They are unchanged if the indices repeat, are constants or places of a mask, or depend on
+        weights.
+        """
+        is_read = func is torch.ops.aten.index.Tensor
+        if self.reader is None or self._is_off or (is_read and not self._compared):
+            return args
+        target, indices, *others = args
+        tensors = [index for index in indices if index is not None]
+        if any(index.dtype in _TRUTHS for index in tensors):
+            return args
+        if not is_read and (others[0].numel() == 1 or any(others[1:])):  # one number, or added
+            return args
+        recorder = self._recorder
+        if not any(isinstance(x, TracedTensor) or recorder.plain.is_varying(x) for x in tensors):
+            return args
+        with unrecorded():
+            traced = [recorder.traced(index) for index in tensors]
+        found = self._compared_to(traced, indices, tuple(target.shape), is_read)
+        each = iter(found)
+        return target, [None if index is None else next(each) for index in indices], *others
+
+    def _compared_to(
+        self,
+        traced: Sequence[TracedTensor],
+        indices: Sequence[Any],
+        sizes: tuple[int, ...],
+        is_read: bool,
+    ) -> Sequence[TracedTensor]:
+        """Return indices as the host has compared them; unchanged if it has not.
+
+        The backward pass of a write reads and writes by the same indices.
+        """
+        key = sizes, tuple(index is None for index in indices), *(x.value for x in traced)
+        if key in self._compared or is_read or self._recorder.scopes.is_backward:
+            return self._compared.get(key, traced)
+        reader = self.reader
+        if reader is None or self._are_places(traced):
+            return traced
+        if self._sources([index.value for index in traced]) is None:
+            return traced
+        each = iter(traced)
+        given = [None if index is None else next(each) for index in indices]
+        try:
+            found = self._record(DISTINCT, distinct_of, (given,), {"sizes": sizes}, reader)
+        except OtherShapesError:
+            return traced
+        self._compared[key] = found
+        return self._compared[key]
+
+    def _are_places(self, indices: Sequence[TracedTensor]) -> bool:
+        """True for the positions where masks are true."""
+        known = {place.value for each in self._places.values() for place in each}
+        return all(index.value in known for index in indices)
 
     def result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operator; None if its shape is known."""

@@ -163,6 +163,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def begin_again(self) -> None:
         """Forget everything except the batch: the calls of the step so far are repeated."""
         self.forget_values()
+        self.host.forget()
         self.backward = self.backward.begun_again()
         self.updates.clear()
         self.first_node = torch.autograd._get_sequence_nr()
@@ -276,6 +277,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.counters.read(given)
         if func in INDEXING:
             args = with_places(func, args, self.is_constant, self.host.places)
+            args = self.host.distinct(func, args)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if func in DRAWING_OPERATORS and self.may_draw:
             drawn = self.draws.traced(func, args, kwargs)

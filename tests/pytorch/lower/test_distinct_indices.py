@@ -69,6 +69,21 @@ def rows_of_unique_remainders(h, out, x):
     return out
 
 
+def rows_of_unique_with_negative_ones(h, out, x):
+    rows = (2 * x[:, 0]).long().clamp(-3, 4).unique()
+    out[rows] = h[: len(rows)]
+    return out
+
+
+def rows_of_a_permutation(h, out, x):
+    generator = torch.Generator().manual_seed(len(h))
+    rows, columns = (torch.randperm(8, generator=generator) for _ in range(2))
+    columns = columns[:6]
+    out[rows] = h
+    out[rows[:6], torch.arange(6)] = h[0]
+    return out.index_put((columns,), h[:6])
+
+
 def places_of_a_mask(h, out, x):
     rows, columns = (x > 0).nonzero(as_tuple=True)
     out[rows, columns] = h[rows, columns].tanh()
@@ -107,6 +122,8 @@ FORMS = [
     one_of_each_row,
     rows_of_unique,
     rows_of_unique_remainders,
+    rows_of_unique_with_negative_ones,
+    rows_of_a_permutation,
     places_of_a_mask,
     columns_of_nonzero,
     masks,
@@ -153,9 +170,9 @@ def one_of_topk_beside_a_row_that_repeats(h, out, x):
     return out
 
 
-def rows_of_unique_that_may_be_negative(h, out, x):
-    rows = (2 * x[:, 0]).long().clamp(-1, 7).unique()  # -1 and 7 are one row
-    out[rows] = h[rows]
+def one_row_of_two_numbers(h, out, x):
+    rows = torch.cat([x.long()[:, 0], torch.tensor([-1, 7])]).unique()
+    out[rows] = h[: len(rows)]
     return out
 
 
@@ -168,7 +185,7 @@ def rows_of_unique_that_may_be_negative(h, out, x):
         some_axes_of_a_mask,
         the_same_rows_of_topk,
         one_of_topk_beside_a_row_that_repeats,
-        rows_of_unique_that_may_be_negative,
+        one_row_of_two_numbers,
     ],
     ids=lambda form: form.__name__,
 )
