@@ -10,7 +10,9 @@ from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.ctc import CtcLossBackwardOp, CtcLossOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.fourier import FftR2cOp
 from csrun.cirh.ops.grouped_products import GroupedMmOp, GroupedOuterOp
+from csrun.cirh.ops.linear_algebra import QrOp, SolveTriangularOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.padding import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.products import MmOp
@@ -88,6 +90,21 @@ def grouped(x, matrix):
 
 def grouped_outer(x):
     return result(GroupedOuterOp, 0, permuted(x, 1, 0), x, nn.argmax(weight(x, 3, 1), 0))
+
+
+def factored(x):
+    return result(QrOp, 0, x, complete=False)
+
+
+def solved(x):
+    """By a triangular matrix of weights."""
+    size = x.shape[-2]
+    factor = viewed(weight(x, size, size), *(1 for _ in x.shape[:-2]), size, size)
+    return result(SolveTriangularOp, 0, factor, x, upper=False, unitriangular=False)
+
+
+def transformed(x, *dims):
+    return result(FftR2cOp, 0, x, dims=dims, scale=1.0, onesided=False)
 
 
 def normalized(number, x, grad=lambda out: out):
@@ -374,6 +391,15 @@ CASES = {
     "groups of rows": (lambda x: grouped(rows(x), weight(x, D, 2)), LOST),
     "groups of weights": (lambda x: grouped(weight(x, 5, D), weight(x, D, 2)), FIXED),
     "products of groups": (lambda x: grouped_outer(rows(x)), LOST),
+    "a matrix for each sample": (factored, Dependence(SAMPLES, 0)),
+    "samples in a matrix": (lambda x: factored(permuted(x, 1, 0, 2)), LOST),
+    "solved for each sample": (
+        lambda x: solved(permuted(rows(x), 1, 0)),
+        Dependence(SAMPLES, 1, T),
+    ),
+    "solved for all samples": (lambda x: solved(viewed(x, 1, B * T, D)), LOST),
+    "transformed": (lambda x: transformed(x, 1, 2), Dependence(SAMPLES, 0)),
+    "transformed over samples": (lambda x: transformed(x, 0), LOST),
 }
 
 
