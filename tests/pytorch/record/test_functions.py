@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.recorded import record  # noqa: E402
+from support.recorded import Beside, record  # noqa: E402
 from torch import fx, nn  # noqa: E402
 
 
@@ -26,3 +26,40 @@ def test_a_traced_tensor_is_a_graphs_value_to_a_library_that_asks():
     record(Asking(3, 2), (torch.ones(4, 3),), step)
     assert answers == [True, False, False, False, False]
     assert fx.Proxy is proxy
+
+
+class Recomputed(torch.autograd.Function):
+    """A layer whose backward pass computes it again, as in reversible networks."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x.detach())
+        return layer(x).tanh()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x.requires_grad = True
+            ctx.layer(x).tanh().backward(grad)
+        return x.grad, None
+
+
+def test_backward_within_a_backward_pass_adds_to_its_gradients(tmp_path):
+    class Reversible(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.last(Recomputed.apply(self.first(x), self.last))
+
+    def step(model, batch):
+        model.zero_grad()
+        loss = model(batch[0]).square().sum()
+        loss.backward()
+        return loss
+
+    torch.manual_seed(0)
+    Beside(Reversible().double(), (torch.randn(4, 3).double(),), step, tmp_path).check(1e-12, 1e-11)
