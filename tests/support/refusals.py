@@ -32,10 +32,6 @@ def grid(x):
     return x * f.grid_sample(x.view(6, 1, 8, 5), places, align_corners=False).sum()
 
 
-def spectrum(x):
-    return torch.fft.rfft(x).abs() @ torch.ones(21, 40)
-
-
 class Halved(nn.Embedding):
     """A table that is changed after each look."""
 
@@ -65,18 +61,14 @@ IN_FORWARD = {
     "`scatter_reduce` with amax, amin or prod": lambda x: x.scatter_reduce(
         1, one_label(x), x, "amax"
     ),
-    "`torch.fft`": spectrum,
-    "`torch.complex`, complex weights": lambda x: torch.complex(x, x).abs(),
-    "`torch.linalg.inv`, `solve`, `det`, `svd`, `eigh`, `qr`, `cholesky`": lambda x: (
-        x * torch.linalg.inv(x[:, :6]).sum()
-    ),
-    "`torch.lgamma`, `digamma`, `erfinv`, Bessel functions": torch.lgamma,
+    "`torch.erfinv`, Bessel functions": lambda x: torch.erfinv(x.tanh()),
     "`cumsum` over more than 2,048": lambda x: x.repeat(1, 60).cumsum(1)[:, :40],
     "an `InstanceNorm` with running statistics": lambda x: nn.InstanceNorm1d(
         6, track_running_stats=True
     )(x[None])[0],
-    "`median`, `mode`, `cummax`, `index_reduce`, `kthvalue` and "
-    "others without an emitter": lambda x: x.kthvalue(2, keepdim=True).values * x,
+    "`mode`, `index_reduce`, `torch.linalg.lu` and others without an emitter": lambda x: (
+        x.mode(1, True).values * x
+    ),
 }
 #: What makes an optimizer of parameters.
 OPTIMIZERS = {
