@@ -4,6 +4,7 @@ A matrix without a result gives NaN: one that is singular, or not positive defin
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def lu_factor(x: Array, lu: Array, pivots: Array, info: Array) -> None:
     Shapes: x, lu [..., M, N], pivots [..., min(M, N)], info [...]
     """
     rows, columns = x.shape[-2:]
-    found = x.reshape(-1, rows, columns).copy()
+    found = x.reshape(prod(x.shape[:-2]), rows, columns).copy()
     each, size = np.arange(len(found)), min(rows, columns)
     exchanged = np.empty((len(found), size), pivots.dtype)
     for k in range(size):
@@ -103,8 +104,9 @@ def lu_solve(lu: Array, pivots: Array, b: Array, out: Array, transposed: bool) -
     Shapes: lu [..., N, N], pivots [..., N], b, out [..., N, K]
     """
     size = lu.shape[-1]
-    factors, rows = lu.reshape(-1, size, size), pivots.reshape(-1, size) - 1
-    found = b.reshape(-1, size, b.shape[-1]).copy()
+    count = prod(lu.shape[:-2])
+    factors, rows = lu.reshape(count, size, size), pivots.reshape(count, size) - 1
+    found = b.reshape(count, size, b.shape[-1]).copy()
     if transposed:
         factors = factors.swapaxes(1, 2)
         found = _solved(factors, found, upper=False, unitriangular=False)

@@ -81,7 +81,9 @@ def _compute(number: int, op: RecordedOperator, numbers: Numbers, masks: Masks) 
         arguments = tree_map(_widened, arguments)
     found = call_for_user(op.call, arguments, keywords)
     each = found if isinstance(found, tuple | list) else [found]
-    numbers.update((ref, x) for ref, x in zip(op.results, each, strict=True) if ref is not None)
+    for ref, x in zip(op.results, each, strict=True):
+        if ref is not None:
+            numbers[ref] = x.resolve_conj()  # recorded tensors have no conjugate bit
 
 
 def _widened(argument: Any) -> Any:

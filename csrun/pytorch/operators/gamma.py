@@ -13,7 +13,7 @@ from csrun.cirh.ops.comparison import EqOp, GtOp, LtOp, WhereOp
 from csrun.cirh.ops.powers import AbsOp, ReciprocalOp
 from csrun.cirh.ops.rounding import FloorOp
 from csrun.cirh.ops.trigonometry import CosOp, SinOp
-from csrun.pytorch.operators.base import Emission, Emitter, unsupported
+from csrun.pytorch.operators.base import Emission, Emitter, Unsupported
 
 Unary = Callable[[Emission, SSAValue], SSAValue]
 WIDE = "float64"
@@ -119,16 +119,16 @@ def digamma(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def polygamma(e: Emission, n: int, x: SSAValue) -> SSAValue:
-    """A derivative of digamma by Hurwitz's zeta function, the second one for positive values.
+    """The first derivative of digamma, by Hurwitz's zeta function and reflection.
 
     Source: Abramowitz and Stegun 1964, 6.4.10 and 23.2.7
     """
     if n == 0:
         return in_float64(digamma)(e, x)
-    if n > 2:
-        raise unsupported("polygamma takes orders up to 2", n, "differentiate less often")
+    if n > 1:
+        raise Unsupported(f"operator not supported for order {n}: differentiate less often")
     x, s = e.cast(x, WIDE), n + 1
-    is_low, y = _mirrored(e, x) if n == 1 else (None, x)
+    is_low, y = _mirrored(e, x)
     z = _plus(e, y, SHIFT)
     inverse = e.emit(ReciprocalOp, z)
     square = e.emit(MulOp, inverse, inverse)
@@ -141,11 +141,9 @@ def polygamma(e: Emission, n: int, x: SSAValue) -> SSAValue:
     for k in range(SHIFT):
         found = e.emit(AddOp, found, _power(e, e.emit(ReciprocalOp, _plus(e, y, k)), s))
     found = _times(e, found, (-1) ** (n + 1) * factorial(n))
-    if is_low is not None:
-        cosecant = e.emit(DivOp, _number(e, pi), e.emit(SinOp, _fraction_angle(e, x)))
-        mirrored = e.emit(SubOp, e.emit(MulOp, cosecant, cosecant), found)
-        found = e.emit(WhereOp, is_low, mirrored, found)
-    return e.cast(found, e.dtype)
+    cosecant = e.emit(DivOp, _number(e, pi), e.emit(SinOp, _fraction_angle(e, x)))
+    mirrored = e.emit(SubOp, e.emit(MulOp, cosecant, cosecant), found)
+    return e.cast(e.emit(WhereOp, is_low, mirrored, found), e.dtype)
 
 
 def _power(e: Emission, x: SSAValue, n: int) -> SSAValue:

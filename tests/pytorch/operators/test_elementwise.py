@@ -97,7 +97,7 @@ NEAR.update(
         "lgamma": row(lambda x: torch.lgamma(x * 3) + torch.lgamma(x.exp() * 9), 5),
         # whose derivative PyTorch computes to ten digits where x is small
         "digamma": row(lambda x: x * torch.digamma(x.detach() * 3) + torch.digamma(40 + x), 5),
-        "polygamma": row(lambda x: torch.polygamma(1, 60 + x), 5),
+        "polygamma": row(lambda x: x * torch.polygamma(1, 60 + x.detach()), 5),
         "beta": row(lambda x: Beta(x.exp(), x.sigmoid()).log_prob(x.sigmoid()), 5),
         "student": row(lambda x: StudentT(2 + x.exp(), x, x.exp()).log_prob(x[0]), 5),
     }
