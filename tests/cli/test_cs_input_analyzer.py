@@ -35,6 +35,7 @@ MISTAKES = [
     (["--mount-dirs", "/no/such", "python", "x.py", LAST], "/no/such is not a folder"),
     (["--nodes", "4", "python", "x.py", LAST], "No such option.*--nodes"),
     (["no-such-command", LAST], "no-such-command: command not found"),
+    (["python", "missing.py", LAST], "missing.py: no such file in "),
 ]
 
 
@@ -58,6 +59,7 @@ def nothing_left(place: Workplace) -> bool:
 def test_a_mistake_is_one_line_and_exit_code_2_before_anything_runs(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("run.py").touch()
     assert run(cs_input_analyzer, arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -7,6 +7,7 @@ are not refused are compiled as one program, whose loss and gradients are compar
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 import types
@@ -281,11 +282,25 @@ def operators() -> dict[str, Any]:
 
 
 def samples_of(op: Any, most: int) -> list[Sample]:
-    """Return at most so many samples of an operator, spread over PyTorch's first 200."""
+    """Return at most so many samples of an operator, spread over PyTorch's first 200.
+
+    As in PyTorch's tests of gradients, an operator of symmetric matrices gets the symmetric part of
+    its operand, and of its results those that have no defined sign get their absolute values.
+    """
     torch.manual_seed(SEED)
+    random.seed(SEED)
     inputs = op.sample_inputs("cpu", torch.float64, requires_grad=False)
     chosen = _spread(list(islice(inputs, 200)), most)
-    return [Sample(op.op, (s.input, *s.args), dict(s.kwargs)) for s in chosen]
+    return [Sample(_defined(op, s), (s.input, *s.args), dict(s.kwargs)) for s in chosen]
+
+
+def _defined(op: Any, sample: Any) -> Callable[..., Any]:
+    """Return the operator with operands and results for which PyTorch defines its numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return sample.output_process_fn_grad(op.gradcheck_wrapper(op.op, *args, **kwargs))
+
+    return call
 
 
 def modules() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from functools import cached_property
 
 from csrun.compiler.graph.array import Array
@@ -108,7 +109,11 @@ class LoopText:
     def _text(self, place: TilePlace, name: Name) -> str:
         is_cut = self.is_cut and place.tiled
         text = (self._tile_name if is_cut else self._name)(place.array, name)
-        return text if place.shape is None else f"{text}.reshape({(-1, *place.shape)})"
+        if place.shape is None:
+            return text
+        if not prod(place.shape):  # of an empty array NumPy infers no size
+            return f"{text}.reshape((len({text}), *{place.shape}))"
+        return f"{text}.reshape({(-1, *place.shape)})"
 
     def _bound(self) -> list[Array]:
         """Return the arrays whose tiles are known before a batch exists."""
