@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from functools import cached_property
+from math import prod
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import INPUT
