@@ -57,7 +57,7 @@ class EstimatedInput:
         before = process.memory_info().rss
         dataset = make()
         batches = dataset.batches()
-        held = dataset.held(next(batches))
+        held = dataset.repeat_batch(next(batches))
         nbytes = max(0, process.memory_info().rss - before)
         return cls(held, nbytes, _cpu_s_of(batches))
 

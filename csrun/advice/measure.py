@@ -68,7 +68,7 @@ class _Moment:
     took_s: float
 
 
-class Handoff(Protocol):
+class BatchTransfer(Protocol):
     """Transfer of batches from workers to their parent, as in a run.
 
     descriptors: readable in the parent when a worker has delivered batches.
@@ -99,7 +99,7 @@ class Worker:
 
 def measure(
     make: Make,
-    handoff: Callable[[int], Handoff],
+    handoff: Callable[[int], BatchTransfer],
     tasks: int,
     cpus: int,
     seconds: float,
@@ -140,24 +140,24 @@ def measure(
     )
 
 
-def _fork(make: Make, hands: Handoff, shard: tuple[int, int], cpus: set[int]) -> Worker:
+def _fork(make: Make, hands: BatchTransfer, shard: tuple[int, int], cpus: set[int]) -> Worker:
     ours, theirs = Pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if not pid:
         ours.close()
-        _be_worker(make, hands, shard, cpus, theirs)
+        _run_worker(make, hands, shard, cpus, theirs)
     theirs.close()
     return Worker(pid, ours)
 
 
-def _be_worker(
-    make: Make, hands: Handoff, shard: tuple[int, int], cpus: set[int], pipe: Connection
+def _run_worker(
+    make: Make, hands: BatchTransfer, shard: tuple[int, int], cpus: set[int], pipe: Connection
 ) -> NoReturn:
     """Run a forked worker; never returns."""
     code = 1
-    _say_nothing_twice()
+    _mute_repeated_warnings()
     with suppress(KeyboardInterrupt, BrokenPipeError, EOFError):
         try:
             os.sched_setaffinity(0, cpus)
@@ -174,13 +174,13 @@ def _be_worker(
     os._exit(code)
 
 
-def _say_nothing_twice() -> None:
+def _mute_repeated_warnings() -> None:
     """Silence warnings, which a streamer of a run gives once."""
     logging.getLogger("csrun").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
 
 
-def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection) -> bytes:
+def _share(make: Make, hands: BatchTransfer, shard: tuple[int, int], pipe: Connection) -> bytes:
     reader, parent = _EndlessBatches(make, hands, shard), os.getppid()
     reader.feed_one()
     pipe.send_bytes(READY)
@@ -210,7 +210,7 @@ def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection)
 class _EndlessBatches:
     """Endless batches of a worker: after the last one, it starts again."""
 
-    def __init__(self, make: Make, hands: Handoff, shard: tuple[int, int]) -> None:
+    def __init__(self, make: Make, hands: BatchTransfer, shard: tuple[int, int]) -> None:
         self._make, self._hands, self._shard = make, hands, shard
         self._clocks: list[StageClock] = []
         self._took_s: defaultdict[str, list[float]] = defaultdict(list)  # times of a stage by batch
@@ -297,7 +297,9 @@ def _require(parent: int) -> None:
         os._exit(1)
 
 
-def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) -> list[bytes]:
+def _answers(
+    workers: Sequence[Worker], hands: BatchTransfer, deadline: float | None
+) -> list[bytes]:
     """Wait for the next answer of each worker, receiving their batches meanwhile.
 
     Without a deadline, for a first batch, a long wait is logged.

@@ -73,7 +73,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starved_cpus: float = 0.0
 
 
-class OtherUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackgroundUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CPUs used by other programs during a measurement, and names of the busiest."""
 
     cpus: float = 0.0
@@ -106,7 +106,7 @@ class Measurements(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     most_streamers: int | None = None
     replayed: bool = False
     wafer_spread: float = 0.0
-    beside_wafer: OtherUse = OtherUse()
+    beside_wafer: BackgroundUse = BackgroundUse()
 
     @property
     def least_disturbed(self) -> Point:

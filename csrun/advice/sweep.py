@@ -10,7 +10,7 @@ from csrun.advice.feed import ForkedRings
 from csrun.advice.measure import mean, measure
 from csrun.advice.measurements import Measurements, MeasureRequest, Point
 from csrun.advice.numbers import several, with_spread
-from csrun.advice.other_work import OtherWork
+from csrun.advice.other_processes import BackgroundLoad
 from csrun.advice.wafer_rate import wafer_rate
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
@@ -37,7 +37,7 @@ def measure_pipeline(
         return make().repeat()  # as there may be more workers than batches in a pass
 
     dataset = make()
-    others = OtherWork()
+    others = BackgroundLoad()
     measured = wafer_rate(executable, dataset, settings)
     wafer = measured.samples_per_s
     beside_wafer = others.use()

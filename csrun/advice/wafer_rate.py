@@ -12,7 +12,7 @@ from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire.messages import StepOrder
 
 WAFER_S = 1.0
@@ -41,7 +41,7 @@ def wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) 
 
 
 def _measured(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:
-    machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
+    machine = CpuMachine(executable, dataset.repeat_batch(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(StepOrder(0, 1))
     step, samples, took_s, started = 1, 0, list[float](), perf_counter()

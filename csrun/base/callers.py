@@ -50,7 +50,7 @@ class CheckedStruct(msgspec.StructMeta):
             raise type(error)(f"{user_line()}: {cls.__name__}: {error}") from error
 
 
-def first_misfit(struct: msgspec.Struct) -> str | None:
+def first_invalid_field(struct: msgspec.Struct) -> str | None:
     """Return the first field whose value is not of its declared type, with rule and value, or
     None.
     """

@@ -99,7 +99,7 @@ def _end_launcher(
     try:
         with ExitStack() as notes:
             for folder in folders:
-                notes.enter_context(folder.noted_cancel(command))
+                notes.enter_context(folder.recording_cancellation(command))
             signal.pidfd_send_signal(process, signal.SIGTERM)
     except ProcessLookupError:  # it has ended just now
         return False

@@ -133,7 +133,7 @@ def _model_dirs(script: Path, lines: Sequence[tuple[str, ...]]) -> "list[str | N
 def _run(
     request: "JobRequest", site: "Site", spec: "ArrayIndices", elements: "tuple[ArrayElement, ...]"
 ) -> int:
-    from csrun.context import environment, keep_arguments
+    from csrun.context import environment, export_arguments
     from csrun.launch import backend_of, check, launch
     from csrun.launch.array.array_elements import arguments_of, request_of
     from csrun.launch.array.array_file import StoredArray
@@ -147,7 +147,7 @@ def _run(
     def launcher(element: "ArrayElement") -> ElementLauncher:
         def run() -> int:
             environment.adopt_array(array_id, element.index, spec.indices)
-            keep_arguments(arguments_of(element, sys.argv[1:], request.command))
+            export_arguments(arguments_of(element, sys.argv[1:], request.command))
             own = request_of(request, element, array_id)
             return frame.exit_code_of(NAME, lambda: launch(own, site))
 

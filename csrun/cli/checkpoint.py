@@ -90,16 +90,20 @@ def verify(path: Path, output: str) -> int:
     for name in names:
         with _bar(f"verifying {name}") as show:
             one = checkpoints.verify(folder, name, show)
-        if one.damages and path == folder and not checkpoints.is_there(folder, name):
+        if one.damages and path == folder and not checkpoints.checkpoint_exists(folder, name):
             click.echo(
                 f"{name}: removed during the check, probably by a running training", err=True
             )
             continue
         found.append(one)
         if output != "json":
-            _say_verified(found[-1])
+            _print_verified(found[-1])
     good = [one.name for one in found if not one.damages]
-    if not good and path != folder and (other := checkpoints.newest_good(folder, damaged=names[0])):
+    if (
+        not good
+        and path != folder
+        and (other := checkpoints.newest_intact(folder, damaged=names[0]))
+    ):
         good.append(other.name)
     newest = good[-1] if good else None
     if output == "json":
@@ -134,7 +138,7 @@ def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
     return path.parent, found, None
 
 
-def _say_verified(one: "VerifiedCheckpoint") -> None:
+def _print_verified(one: "VerifiedCheckpoint") -> None:
     if not one.damages:
         click.echo(f"{one.name}: good, {one.tensors} tensors, {one.nbytes:,} bytes")
     for damage in one.damages:
@@ -249,9 +253,9 @@ def _bar(what: str) -> "Iterator[Callable[[int, int], None]]":
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from csrun.context.bars import Bars
+    from csrun.context.terminal_bars import ProgressBars
 
-    bars = Bars()
+    bars = ProgressBars()
     try:
         yield lambda done, total: bars.update(Progress(what, done, total))
     finally:

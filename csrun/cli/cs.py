@@ -7,7 +7,7 @@ import click
 from csrun.cli import frame
 
 if TYPE_CHECKING:
-    from csrun.cli.shell import Asking, Shell
+    from csrun.cli.shell import Prompter, Shell
     from csrun.context.environment import LoginRole
 
 NAME = "cs"
@@ -54,16 +54,16 @@ def _shell(site_name: str | None, system: str | None, role: "LoginRole") -> "She
     from csrun.site import load
 
     site = load(site_name)
-    return Shell(site, site.systems[0], role, _asking()).on(system)
+    return Shell(site, site.systems[0], role, _prompter()).on(system)
 
 
-def _asking() -> "Asking":
+def _prompter() -> "Prompter":
     import sys
 
-    from csrun.cli.shell.asking import KeyAsking, LineAsking
+    from csrun.cli.shell.prompts import KeyPrompter, LinePrompter
 
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    return KeyAsking() if is_terminal else LineAsking()
+    return KeyPrompter() if is_terminal else LinePrompter()
 
 
 def _run(command: tuple[str, ...], shell: "Shell") -> int:
@@ -71,7 +71,7 @@ def _run(command: tuple[str, ...], shell: "Shell") -> int:
     from csrun.cli.shell.command_loop import prompt_for_lines, read_lines
 
     if not command:
-        if not shell.asking.is_terminal:
+        if not shell.prompter.is_terminal:
             return read_lines(shell)
         system = shell.system
         click.echo(f"{system.name} ({system.endpoint}) of site {shell.site.name}; try 'help'")

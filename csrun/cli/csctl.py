@@ -10,7 +10,15 @@ from csrun.base.choice import Choice
 from csrun.base.safe_text import printable
 from csrun.cli import frame, tables
 from csrun.cli.array_commands import cancel_array, get_array
-from csrun.cli.job_commands import JOB_ID, SETTINGS, OfJobs, backend_at, label, log_export, wait
+from csrun.cli.job_commands import (
+    JOB_ID,
+    SETTINGS,
+    JobCommandGroup,
+    backend_at,
+    label,
+    log_export,
+    wait,
+)
 
 if TYPE_CHECKING:
     from csrun.jobs.overview import SystemStatus
@@ -177,7 +185,7 @@ def get_cluster(site: str | None, output: str) -> int:
     return 0
 
 
-@csctl.group("cancel", cls=OfJobs)
+@csctl.group("cancel", cls=JobCommandGroup)
 def cancel_group() -> None:
     """Cancel a job: cancel ID, or cancel job ID; or all of an array: cancel array ID."""
 

@@ -7,7 +7,7 @@ import click
 
 from csrun.base.choice import Choice
 from csrun.cli import frame
-from csrun.context import keep_command
+from csrun.context import export_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def csrun_cpu(
 
 
 def main() -> None:
-    keep_command("csrun.cli.csrun_cpu")
+    export_command("csrun.cli.csrun_cpu")
     frame.main(csrun_cpu)
 
 

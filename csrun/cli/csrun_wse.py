@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from csrun.cli import frame
-from csrun.context import keep_command
+from csrun.context import export_command
 
 if TYPE_CHECKING:
     from csrun.launch import JobRequest
@@ -148,7 +148,7 @@ def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
 
 
 def main() -> None:
-    keep_command("csrun.cli.csrun_wse")
+    export_command("csrun.cli.csrun_wse")
     frame.main(csrun_wse)
 
 

@@ -15,7 +15,7 @@ from csrun.advice.analysis import result, terminal, verification, web_page, word
 from csrun.advice.analysis.scaling import SiteFacts
 from csrun.advice.analysis.solve import FeedTarget, least_nodes
 from csrun.advice.measurements import DeliveredRate, Measurements
-from csrun.advice.other_work import OtherWork
+from csrun.advice.other_processes import BackgroundLoad
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.cli import frame
@@ -218,7 +218,7 @@ def _verified(
         site=request.site,
         preload=PRELOAD,
     )
-    others = OtherWork()
+    others = BackgroundLoad()
     with environment.adopted(environment.ANALYSIS_DIR, str(folder)):
         code = launch(job, site, lambda: print(f"Verifying: {shlex.join(job.command)}", flush=True))
     if code:

@@ -27,7 +27,7 @@ def backend_at(site: str | None) -> "Backend":
     return backend_of(load(site))
 
 
-class OfJobs(frame.CommandGroup):
+class JobCommandGroup(frame.CommandGroup):
     """Group whose subcommand `job` may be omitted before a job's number: `cancel 1`."""
 
     def resolve_command(
@@ -40,7 +40,7 @@ class OfJobs(frame.CommandGroup):
         return [*super().shell_complete(ctx, incomplete), *job_ids(ctx, None, incomplete)]
 
 
-@click.group("label", cls=OfJobs)
+@click.group("label", cls=JobCommandGroup)
 def label() -> None:
     """Label a job: label ID k=v, or label job ID k=v."""
 
@@ -57,7 +57,7 @@ def label_job(site: str | None, job_id: int, changes: tuple[str, ...]) -> int:
     return 0
 
 
-@click.group("wait", cls=OfJobs)
+@click.group("wait", cls=JobCommandGroup)
 def wait() -> None:
     """Wait for a job: wait ID, or wait job ID."""
 

@@ -83,7 +83,7 @@ def clean(site: str | None, dry_run: bool) -> int:
     from csrun.site import load
 
     rule, folders = load(site).jobs, _backend(site).folders()
-    gone = retention.unkept(folders, rule, with_size=True)
+    gone = retention.expired_folders(folders, rule, with_size=True)
     if not dry_run:
         retention.prune(folders, rule)
     if gone:

@@ -6,7 +6,7 @@ from csrun.compiler.compile_directory import chosen_before, is_compiled, questio
 from csrun.compiler.errors import CompileError, TooLargeError
 from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Stage, Verification, Watch
+from csrun.compiler.passes import PassObserver, Stage, Verification
 from csrun.compiler.passes.pass_manager import STAGES
 from csrun.compiler.replicas import ReplicaChoice, choose_replicas
 from csrun.compiler.separate_update import separate_update, update_options
@@ -16,11 +16,11 @@ __all__ = [
     "CompileError",
     "CompileOptions",
     "CompileResult",
+    "PassObserver",
     "ReplicaChoice",
     "Stage",
     "TooLargeError",
     "Verification",
-    "Watch",
     "choose_replicas",
     "chosen_before",
     "compile_model",

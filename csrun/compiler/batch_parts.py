@@ -3,14 +3,14 @@
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import Over
+from csrun.cirh.batch_axes import BatchRelation
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
 from csrun.compiler.errors import CompileError, refused, short_name
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Verification, Watch, run_passes
+from csrun.compiler.passes import PassObserver, Verification, run_passes
 from csrun.compiler.passes.rebatching import Rebatching
-from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode
+from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCodeElimination
 
 
 def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
@@ -24,8 +24,14 @@ def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
         return
     assert samples % options.parts == 0, "checked by the caller"
     part = Rebatching(samples // options.parts, in_parts(options))
-    passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
-    run_passes(module, passes, Watch(verify=Verification.NONE))
+    passes = (
+        Canonicalization(),
+        ConstantFolding(),
+        DeadCodeElimination(),
+        part,
+        DeadCodeElimination(),
+    )
+    run_passes(module, passes, PassObserver(verify=Verification.NONE))
     # Once, after all passes: after each of them it would take as long as they do.
     module.verify()
 
@@ -35,11 +41,15 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     if options.parts == 1:
         return
     mixed = [
-        f"output {output.name}" for output in model.outputs if output.dependence.over is Over.MIXED
+        f"output {output.name}"
+        for output in model.outputs
+        if output.dependence.over is BatchRelation.MIXED
     ]
-    if model.loss_dependence is not None and model.loss_dependence.over is not Over.PART:
+    if model.loss_dependence is not None and model.loss_dependence.over is not BatchRelation.PART:
         mixed.insert(0, "the loss")
-    mixed += [f"state {name}" for name, of in model.states.items() if of.over is not Over.PART]
+    mixed += [
+        f"state {name}" for name, of in model.states.items() if of.over is not BatchRelation.PART
+    ]
     if mixed:
         raise _refused_for(
             model.mixing,

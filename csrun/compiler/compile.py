@@ -12,13 +12,13 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.half_formats import BFLOAT16, HalfFormat
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module, storage_of
-from csrun.cirh.batch_axes import Over
+from csrun.cirh.batch_axes import BatchRelation
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
 from csrun.compiler.compile_files import CompiledProgram, compile_files
-from csrun.compiler.emit.codegen import generate, layers_in_turn
+from csrun.compiler.emit.codegen import generate, layers_in_kernel_order
 from csrun.compiler.emit.recording_code import RecordingCode
 from csrun.compiler.emit.update_code import ProgramUpdates
 from csrun.compiler.emit.update_loops import UpdateForm
@@ -28,8 +28,8 @@ from csrun.compiler.kernels import constant
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
-from csrun.compiler.passes.cutting import left_whole
+from csrun.compiler.passes import NO_OBSERVER, PassObserver, Stage, passes_for, run_passes
+from csrun.compiler.passes.matrix_sharding import left_whole
 from csrun.compiler.passes.pass_manager import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.plan.arena import PlacedLayout, alive_in, has_half_gradients, place_model
 from csrun.compiler.plan.performance_model import Work, estimate
@@ -75,7 +75,7 @@ def compile_model(
     module: ModuleOp,
     root: Path,
     options: CompileOptions,
-    watch: Watch = NOBODY,
+    observer: PassObserver = NO_OBSERVER,
     private: Path | None = None,
 ) -> CompileResult:
     """Compile a traced module into `<root>/tfcs_<checksum>/`, or reuse a compile found there.
@@ -95,16 +95,16 @@ def compile_model(
         return cached
     replaced = target.exists()
     passes = passes_for(options.part_bytes)
-    stages = run_passes(module, passes, replace(watch, texts=True), trace=text)
-    watch.begin(MATCHING)
+    stages = run_passes(module, passes, replace(observer, texts=True), trace=text)
+    observer.begin(MATCHING)
     model = match_kernels(module, records=_reads_values(module, options))
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     updates = _updates_of(module, model, options)
     loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
     lair = Stage("lair", print_kernels(loops))
-    compiled = _back_end(module, model, updates, options, checksum, watch)
-    watch.begin(REPORT)
+    compiled = _back_end(module, model, updates, options, checksum, observer)
+    observer.begin(REPORT)
     arrays = constant.files_of(model.kernels)
     files = compile_files(compiled, options.system, stages.stages, generated, arrays)
     texts = {**stages.with_stage(lair).files, **files}
@@ -140,17 +140,17 @@ def _back_end(
     updates: ProgramUpdates,
     options: CompileOptions,
     checksum: str,
-    watch: Watch,
+    observer: PassObserver,
 ) -> CompiledProgram:
     """Place the kernels, and generate the program."""
-    watch.begin(PLACING)
+    observer.begin(PLACING)
     inputs = inputs_of(model, storage_of(module))
     batch = inputs[0].shape[0] * options.minibatches
     try:
         placed = _placed(model, options, batch)
     except TooLargeError as error:
         raise _with_whole(error, module, options) from error
-    watch.begin(GENERATING)
+    observer.begin(GENERATING)
     plan = _plan(module, model, placed, inputs, options, checksum)
     recorder = RecordingCode(model.written) if _reads_values(module, options) else None
     program = generate(
@@ -296,7 +296,7 @@ def _plan(
         clip_norm=model.clipping.clip_norm,
         loss_scaling=model.loss_scaling,
         floor_plan=placed.floor_plan,
-        marks=layers_in_turn(layout) if options.mark_layers else (),
+        marks=layers_in_kernel_order(layout) if options.mark_layers else (),
         estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options, precision),
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
@@ -343,7 +343,7 @@ def _output(output: MatchedOutput) -> Output:
     if found.axis is not None:
         place = {"axis": found.axis, "rows": found.rows, "outer": found.outer}
         return Output(output.name, output.array.name, Combine.SAMPLES, **place)
-    combine = Combine.SUM if found.over is Over.PART else Combine.FIRST
+    combine = Combine.SUM if found.over is BatchRelation.PART else Combine.FIRST
     return Output(output.name, output.array.name, combine)
 
 

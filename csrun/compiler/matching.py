@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from csrun.base.half_formats import HalfFormat
 from csrun.cirh import storage_of
-from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
+from csrun.cirh.batch_axes import BatchRelation, Dependence, Dependences, dependences_of
 from csrun.cirh.ops.base import CirhOp, plain
 from csrun.cirh.ops.learning import UNLIMITED, AssignOp, Clipping, UpdatingOp
 from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, StateOp, StoredOp
@@ -24,7 +24,7 @@ from csrun.compiler.kernels.outputs import copy_out
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
-from csrun.compiler.passes import NOBODY, Watch, run_passes
+from csrun.compiler.passes import NO_OBSERVER, PassObserver, run_passes
 from csrun.compiler.passes.pass_manager import MATCHING
 from csrun.compiler.written_values import WrittenValue, WrittenValues
 from csrun.executable.loss_scale import LossScaling
@@ -87,15 +87,15 @@ class MatchedModel:
         return self.loss_dependence is not None
 
 
-def validate_model(module: ModuleOp, watch: Watch = NOBODY) -> MatchedModel:
+def validate_model(module: ModuleOp, observer: PassObserver = NO_OBSERVER) -> MatchedModel:
     """Run the passes and match kernels, without placement, plan or files.
 
     `module` is changed.
 
     Raises: CompileError naming operator, layer and the user's line if no kernel matches
     """
-    run_passes(module, watch=watch)
-    watch.begin(MATCHING)
+    run_passes(module, observer=observer)
+    observer.begin(MATCHING)
     return match_kernels(module)
 
 
@@ -286,8 +286,8 @@ def _counts_padding(graph: Graph, dependences: Dependences) -> str | None:
 
 def _mixing(graph: Graph, dependences: Dependences) -> Operation | None:
     for op in graph.operations:
-        mixed = any(dependences[result].over is Over.MIXED for result in op.results)
-        if mixed and not any(dependences[o].over is Over.MIXED for o in op.operands):
+        mixed = any(dependences[result].over is BatchRelation.MIXED for result in op.results)
+        if mixed and not any(dependences[o].over is BatchRelation.MIXED for o in op.operands):
             return op
     return None
 

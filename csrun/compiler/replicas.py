@@ -15,11 +15,11 @@ from csrun.cirh import precision_of
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.matching import MatchedModel, validate_model
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import NOBODY, Watch
+from csrun.compiler.passes import NO_OBSERVER, PassObserver
 from csrun.compiler.plan.arena import alive_in, with_samples, with_store
 from csrun.compiler.plan.floor_plan import usable_part
 from csrun.compiler.plan.footprint import Footprint, footprint
-from csrun.compiler.plan.memory_plan import Life
+from csrun.compiler.plan.memory_plan import Lifetime
 from csrun.compiler.plan.store_layout import lay_out
 from csrun.executable import InputSpec, Layer
 
@@ -40,7 +40,7 @@ class ReplicaChoice:
 
 
 def choose_replicas(
-    module: ModuleOp, options: CompileOptions, watch: Watch = NOBODY
+    module: ModuleOp, options: CompileOptions, observer: PassObserver = NO_OBSERVER
 ) -> ReplicaChoice:
     """Return the smallest number of replicas whose estimated rate is about the highest.
 
@@ -49,7 +49,7 @@ def choose_replicas(
 
     Raises: UsageError for an operator without a kernel
     """
-    model = validate_model(module.clone(), watch)
+    model = validate_model(module.clone(), observer)
     layout = lay_out(model, 0)
     if not layout.layers:
         return ReplicaChoice(1, 1, 1.0)
@@ -68,7 +68,7 @@ class _Replica:
     """One of a model's replicas, with its share of the batch."""
 
     home: Footprint
-    alive: Sequence[Life]
+    alive: Sequence[Lifetime]
     inputs: Sequence[InputSpec]
     model: MatchedModel
     precision: str

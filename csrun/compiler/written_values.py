@@ -13,7 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.batch_axes import Dependence, Dependences, Over
+from csrun.cirh.batch_axes import BatchRelation, Dependence, Dependences
 from csrun.cirh.ops.half import HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import GRADIENT, INPUT, LOSS, Graph
@@ -132,7 +132,9 @@ def _combined(dependence: Dependence | None) -> dict[str, Any]:
     if dependence.axis is not None:
         place = {"axis": dependence.axis, "rows": dependence.rows, "outer": dependence.outer}
         return {"combine": Combine.SAMPLES, **place}
-    combine = {Over.PART: Combine.SUM, Over.SAME: Combine.FIRST}.get(dependence.over)
+    combine = {BatchRelation.PART: Combine.SUM, BatchRelation.SAME: Combine.FIRST}.get(
+        dependence.over
+    )
     return {"combine": combine}
 
 

@@ -16,8 +16,14 @@ from csrun.context.environment import (
     use_torch_for_keras,
 )
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
-from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
-from csrun.context.rerun import Rerun, keep_arguments, keep_command, own_command, rerun
+from csrun.context.launcher_link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
+from csrun.context.rerun import (
+    Rerun,
+    export_arguments,
+    export_command,
+    rerun,
+    run_command_of_process,
+)
 from csrun.context.task import (
     TaskContext,
     Terminated,
@@ -49,14 +55,14 @@ __all__ = [
     "current",
     "debug_level",
     "every_jobs_dir",
+    "export_arguments",
+    "export_command",
     "interpreter_mode",
     "interpreter_options",
     "jobs_dir_of",
-    "keep_arguments",
-    "keep_command",
-    "own_command",
     "preparation",
     "rerun",
+    "run_command_of_process",
     "site_state_dir",
     "state_dir",
     "use_keras_2_for_tensorflow",

@@ -73,7 +73,7 @@ def users_job() -> int | None:
     return int(number) if number.isdigit() and ALLOCATION not in os.environ else None
 
 
-def leave_users_job() -> None:
+def unset_job_variables() -> None:
     """Remove the variables of the surrounding job, so that srun and sbatch request a new one.
 
     Source: srun(1), INPUT ENVIRONMENT VARIABLES, for the variables that a user may have set

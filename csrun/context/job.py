@@ -207,59 +207,61 @@ class Telemetry(msgspec.Struct, frozen=True):
 USES_FILE = "systems.json"
 
 
-class SystemUse(msgspec.Struct, frozen=True):
+class LeaseRecord(
+    msgspec.Struct, frozen=True, rename={"requested": "asked", "released": "given_back"}
+):
     """One lease of a system; None for events that have not happened, or were not recorded."""
 
     system: str
-    asked: datetime
+    requested: datetime
     taken: datetime | None = None
-    given_back: datetime | None = None
+    released: datetime | None = None
 
 
-class SystemUses(msgspec.Struct, frozen=True):
+class LeaseRecords(msgspec.Struct, frozen=True):
     """`systems.json`: the leases of a job, in order."""
 
-    uses: tuple[SystemUse, ...]
+    uses: tuple[LeaseRecord, ...]
 
 
-class UseLog:
+class LeaseLog:
     """Log of a job's leases, in its folder. On a full disk entries are lost; the run continues."""
 
     def __init__(self, job_dir: Path) -> None:
         self._path = job_dir / USES_FILE
-        self._uses = [*read_uses(job_dir)]
-        self._asked = 0
+        self._uses = [*read_leases(job_dir)]
+        self._requested = 0
 
-    def ask(self, *systems: str) -> None:
+    def record_request(self, *systems: str) -> None:
         """Record that the job requests these systems; it gets all of them or none."""
-        asked, self._asked = now(), len(systems)
-        self._uses += [SystemUse(system, asked) for system in systems]
+        asked, self._requested = now(), len(systems)
+        self._uses += [LeaseRecord(system, asked) for system in systems]
         self._write()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def record_lease(self) -> Iterator[None]:
         """Context manager that records the leases of the last request."""
         self._change(taken=now())
         try:
             yield
         finally:
-            self._change(given_back=now())
+            self._change(released=now())
 
     def _change(self, **times: datetime) -> None:
-        for index in range(len(self._uses) - self._asked, len(self._uses)):
+        for index in range(len(self._uses) - self._requested, len(self._uses)):
             self._uses[index] = msgspec.structs.replace(self._uses[index], **times)
         self._write()
 
     def _write(self) -> None:
         with suppress(OSError):
-            uses = SystemUses(tuple(self._uses))
+            uses = LeaseRecords(tuple(self._uses))
             stored.write(self._path, uses, durable=False, mode=SHOWN_MODE)
 
 
-def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:
+def read_leases(job_dir: Path) -> tuple[LeaseRecord, ...]:
     """Return the leases of a job so far; none if a crash of the machine has damaged the file."""
     with suppress(FileNotFoundError, CsrunError):
-        return stored.read_owned(job_dir / USES_FILE, SystemUses, "the leases").value.uses
+        return stored.read_owned(job_dir / USES_FILE, LeaseRecords, "the leases").value.uses
     return ()
 
 

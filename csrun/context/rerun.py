@@ -45,15 +45,15 @@ def rerun() -> Rerun | None:
     return msgspec.json.decode(text, type=Rerun) if text else None
 
 
-def keep_command(module: str) -> None:
+def export_command(module: str) -> None:
     """Pass this launcher's command to its tasks; module: Python module of the launcher."""
     with suppress(FileNotFoundError):  # the folder does not exist any more; the launcher reports it
         _keep(RunCommand((sys.executable, "-m", module, *sys.argv[1:]), str(Path.cwd())))
 
 
-def keep_arguments(arguments: Sequence[str]) -> None:
+def export_arguments(arguments: Sequence[str]) -> None:
     """Pass the launcher's command with other arguments to the tasks, if it is known."""
-    if (command := own_command(is_task=True)) is not None:
+    if (command := run_command_of_process(is_task=True)) is not None:
         _keep(RunCommand((*command.words[:_BEFORE_ARGUMENTS], *arguments), command.directory))
 
 
@@ -61,7 +61,7 @@ def _keep(command: RunCommand) -> None:
     adopt({_COMMAND: msgspec.json.encode(command).decode()})
 
 
-def own_command(is_task: bool) -> RunCommand | None:
+def run_command_of_process(is_task: bool) -> RunCommand | None:
     """Return the command of the run in this process: of a job's task that of its launcher, if
     known.
     """

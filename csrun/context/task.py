@@ -13,7 +13,7 @@ from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
 from csrun.context import environment
 from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry, read_secret
-from csrun.context.link import JobLink, report_of
+from csrun.context.launcher_link import JobLink, report_of
 
 
 class Terminated(BaseException):

@@ -19,8 +19,8 @@ from csrun.launch.backend import Backend
 from csrun.records import performance
 from csrun.records.scalar_events import PATTERN, begun_s, event_files
 from csrun.watch import Collector
+from csrun.watch.displayed_job import model_dir_of
 from csrun.watch.run_values import Extent, RunValues
-from csrun.watch.shown_job import model_dir_of
 from csrun.watch.site_snapshot import JobLine
 
 # bytes of an event file's end, usually two logged steps

@@ -175,7 +175,7 @@ def _drawn(place: DrawnRegion) -> DrawnLayer:
     if (label := place.label) is None or label.beside:
         return found
     return msgspec.structs.replace(
-        found, text=label.text, x=label.x, y=label.y, is_rotated=label.turned
+        found, text=label.text, x=label.x, y=label.y, is_rotated=label.is_rotated
     )
 
 

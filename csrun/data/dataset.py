@@ -9,7 +9,7 @@ from typing import Any
 from csrun.data.adapters import describe, indexed, passes
 from csrun.data.delivery import Delivery, arrays_of, keep_freed_memory
 from csrun.data.errors import DataError, UnusableArraysError, require
-from csrun.data.flow import BatchesFlow, Flow, Opening, Source
+from csrun.data.flow import BatchesFlow, Flow, OpenedStream, Source
 from csrun.data.formats.base import Format
 from csrun.data.indexed import Indexed, Range, batches_of, nonempty
 from csrun.data.input_operators import (
@@ -60,7 +60,7 @@ class Dataset:
     _files: FileSet | None = None
     _threads: int = 1
     _ahead: int = 0
-    _opening: Opening = field(init=False, default_factory=Opening, compare=False)
+    _opening: OpenedStream = field(init=False, default_factory=OpenedStream, compare=False)
     _specs: list[tuple[ArraySpec, ...]] = field(init=False, default_factory=list, compare=False)
     clock: StageClock = field(init=False, default_factory=StageClock, compare=False)
 
@@ -162,7 +162,7 @@ class Dataset:
             if isinstance(self._source, FileFlow)
             else files.source()
         )
-        shards = self._shards.and_by(Sharding.FILE, (index, count))
+        shards = self._shards.with_shard(Sharding.FILE, (index, count))
         options = {"files": len(files.paths), "of": len(self._files.paths), "count": count}
         return self._then("shard_files", source, options, _files=files, _shards=shards)
 
@@ -190,7 +190,7 @@ class Dataset:
         `index, count = csrun.data.shard_info()` is the shard of this task.
         """
         require(0 <= index < count, "shard", f"index must be in 0..{count - 1}", index)
-        shards = self._shards.and_by(Sharding.USER, (index, count))
+        shards = self._shards.with_shard(Sharding.USER, (index, count))
         source = sharded(self._source, count, index)
         return self._then("shard", source, {"count": count, "index": index}, _shards=shards)
 
@@ -337,7 +337,7 @@ class Dataset:
         """Nest one value per array in the structure of a batch: (features, labels)."""
         return self._elements.given(values)
 
-    def held(self, batch: Sequence[Any]) -> "Dataset":
+    def repeat_batch(self, batch: Sequence[Any]) -> "Dataset":
         """Return a data set that repeats one batch."""
         again = Dataset.from_batches(repeat({f"array_{n}": x for n, x in enumerate(batch)}))
         return Dataset(again._source, Level.BATCH, again.operators, self._elements)

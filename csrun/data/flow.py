@@ -62,7 +62,7 @@ class IndexedFlow:
                 yield [(tuple(below.origins(number)), batch)]
 
 
-def in_turn(source: Source) -> Flow:
+def as_stream(source: Source) -> Flow:
     """Convert a chain to a stream."""
     return IndexedFlow(source) if isinstance(source, Indexed) else source
 
@@ -99,7 +99,7 @@ class BatchesFlow:
 
 
 @dataclass
-class Opening:
+class OpenedStream:
     """Stream opened for its first batch, kept for the next reader."""
 
     items: list[Iterator[Item]] = field(default_factory=list)

@@ -72,7 +72,7 @@ class FileSet:
 
         Raises: DataError for files of different structure, or without samples
         """
-        _let_open(len(self.paths))
+        _raise_file_limit(len(self.paths))
         parts = [ArraySamples(self._arrays(path), STAGE, str(path)) for path in self.paths]
         filled = [part for part in parts if len(part)]
         count = f"{len(parts)} files without samples"
@@ -86,7 +86,7 @@ class FileSet:
         return tuple(read_only(a) if isinstance(a, np.ndarray) else a for a in arrays)
 
 
-def _let_open(files: int) -> None:
+def _raise_file_limit(files: int) -> None:
     """Raise the limit of open files as far as possible, as a mapped file keeps a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + OTHER_DESCRIPTORS

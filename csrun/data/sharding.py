@@ -36,7 +36,7 @@ class Shards:
     sharding: Sharding = Sharding.BATCH
     taken: tuple[Shard, ...] = ()
 
-    def and_by(self, sharding: Sharding, shard: Shard) -> "Shards":
+    def with_shard(self, sharding: Sharding, shard: Shard) -> "Shards":
         """Add a shard."""
         by_file = Sharding.FILE in (sharding, self.sharding)
         return Shards(Sharding.FILE if by_file else sharding, (*self.taken, shard))

@@ -21,11 +21,11 @@ from csrun.cirh import storage_of
 from csrun.compiler import (
     CompileError,
     CompileOptions,
+    PassObserver,
     ReplicaChoice,
     Stage,
     TooLargeError,
     Verification,
-    Watch,
     choose_replicas,
     chosen_before,
     compile_model,
@@ -124,7 +124,7 @@ class Tracing:
     batch: int
     trace: Callable[[CompileOptions], TracedModel]
 
-    def asked(self, options: CompileOptions) -> CompileOptions:
+    def configured(self, options: CompileOptions) -> CompileOptions:
         """Return the options with the configured micro-batches.
 
         Raises: UsageError for a micro-batch that does not divide the batch
@@ -237,7 +237,9 @@ def _largest(
             options = msgspec.structs.replace(options, micro_batches=batch // size)
             try:
                 module = tracing.trace(options).module
-                plan = compile_model(module, Path(folder), options, watch_of(begin)).executable.plan
+                plan = compile_model(
+                    module, Path(folder), options, observer_of(begin)
+                ).executable.plan
             except TooLargeError as error:
                 size = next_size(batch, options.micro_batches, error)
             except CompileError:  # the model mixes samples, so the batch cannot be split
@@ -282,7 +284,7 @@ def run_options(run: EstimatorRun, run_mode: RunMode, target: Target) -> Compile
 
     Raises: UsageError as `compile_options`, or for a micro-batch that does not divide the batch
     """
-    return tracing_of(run).asked(compile_options(run.config, run_mode, target))
+    return tracing_of(run).configured(compile_options(run.config, run_mode, target))
 
 
 def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) -> CompileOptions:
@@ -293,7 +295,7 @@ def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) ->
     question = question_of(module, options)
     plan = chosen_before(question, model_dir, _private_cache())
     if plan is None:
-        choice = choose_replicas(module, options, Watch(verify=verification()))
+        choice = choose_replicas(module, options, PassObserver(verify=verification()))
         log.info(f"Multireplica: {_choice_text(choice)}")
         replicas = choice.replicas
     else:
@@ -338,10 +340,10 @@ def show_stage(stage: Stage) -> None:
         log.info(f"after {stage.name}:{text}")
 
 
-def watch_of(begin: Begin) -> Watch:
+def observer_of(begin: Begin) -> PassObserver:
     """Return the Watch of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
     level = debug_level()
-    return Watch(show_stage, begin, verification(), texts=level >= DebugLevel.STAGES)
+    return PassObserver(show_stage, begin, verification(), texts=level >= DebugLevel.STAGES)
 
 
 def verification() -> Verification:
@@ -360,7 +362,7 @@ def compile_traced(
     started = perf_counter()
     private = _private_cache()
     cache_objects(cache_dir() / "objects")
-    result = compile_model(traced.module, model_dir, options, watch_of(begin), private)
+    result = compile_model(traced.module, model_dir, options, observer_of(begin), private)
     seconds = perf_counter() - started
     folder = result.executable.directory
     if rerun() is None:
@@ -379,7 +381,9 @@ def compile_traced(
     update = None
     if traced.update is not None:
         own = update_options(options)
-        update = compile_model(traced.update, model_dir, own, watch_of(begin), private).executable
+        update = compile_model(
+            traced.update, model_dir, own, observer_of(begin), private
+        ).executable
     return Compiled(result.executable, seconds, traced, update)
 
 

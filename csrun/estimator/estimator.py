@@ -120,7 +120,7 @@ class CerebrasEstimator:
         """
         _require_positive("evaluate_all", steps=steps)
         # Listed by the chief alone: a training may add one while tasks list, which then differ.
-        names = list(self._learn(self._kept))
+        names = list(self._distribute(self._kept))
         if not names:
             return [self.evaluate(input_fn, steps)]
         return [self.evaluate(input_fn, steps, self._model_dir / name) for name in names]
@@ -183,11 +183,11 @@ class CerebrasEstimator:
 
     def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
         """Check that every operator of the model has a kernel; needs no system."""
-        return self._play(input_fn, lambda run: prepare.validate_only(run, mode))
+        return self._run_role(input_fn, lambda run: prepare.validate_only(run, mode))
 
     def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
         """Compile the model for `mode` into model_dir; needs no system."""
-        return self._play(input_fn, lambda run: prepare.compile_only(run, mode))
+        return self._run_role(input_fn, lambda run: prepare.compile_only(run, mode))
 
     def _run(
         self,
@@ -202,18 +202,18 @@ class CerebrasEstimator:
         """
         only = preparation()
         if only is None:
-            return self._play(input_fn, lead, others)
+            return self._run_role(input_fn, lead, others)
 
         def prepared(run: EstimatorRun) -> Results:
             compiles = only is Preparation.COMPILE_ONLY
             results = (prepare.compile_only if compiles else prepare.validate_only)(run, mode)
-            prepare.say_prepared(only, mode)
+            prepare.log_prepared(only, mode)
             return results
 
-        self._play(input_fn, prepared)
+        self._run_role(input_fn, prepared)
         sys.exit(0)
 
-    def _play(
+    def _run_role(
         self,
         input_fn: InputFunction,
         lead: Callable[[EstimatorRun], Results],
@@ -243,9 +243,9 @@ class CerebrasEstimator:
         self, input_fns: Sequence[InputFunction], lead: Callable[[EstimatorRun], Results]
     ) -> Results:
         context = current()
-        folder, role = roles.next_run(context), roles.role_in_training(context)
+        folder, role = roles.next_run_folder(context), roles.task_role(context)
         if context is None or folder is None or role is Role.CHIEF:
-            return _led(folder, lambda: lead(self._given(input_fns, context, folder)))
+            return _run_as_chief(folder, lambda: lead(self._given(input_fns, context, folder)))
         streams = role is Role.STREAMER
         datasets = [as_dataset(make(self._params)) for make in input_fns] if streams else []
         return roles.serve(context, folder, datasets)
@@ -280,13 +280,13 @@ class CerebrasEstimator:
         how = config.arithmetic, options, storage
         return trace_model(self._model_fn, dataset, options.run_mode, self._params, *how)
 
-    def _learn(self, find: Callable[[], Results]) -> Results:
+    def _distribute(self, find: Callable[[], Results]) -> Results:
         """Distribute a value found by the chief to every task, as a run without a machine."""
         context = current()
-        folder = roles.next_run(context)
-        if context is None or folder is None or roles.role_in_training(context) is Role.CHIEF:
-            return _led(folder, find)
-        return rendezvous.learn(folder, f"rank {context.rank}")
+        folder = roles.next_run_folder(context)
+        if context is None or folder is None or roles.task_role(context) is Role.CHIEF:
+            return _run_as_chief(folder, find)
+        return rendezvous.await_results(folder, f"rank {context.rank}")
 
     def _kept(self) -> Results:
         """Names and steps of the checkpoints in model_dir, oldest first."""
@@ -294,7 +294,7 @@ class CerebrasEstimator:
         return {checkpoints.name_of(step): float(step) for step in kept}
 
 
-def _led(folder: rendezvous.RunFolder | None, lead: Callable[[], Results]) -> Results:
+def _run_as_chief(folder: rendezvous.RunFolder | None, lead: Callable[[], Results]) -> Results:
     """Play the chief's role in a run; the other tasks are sent its result or failure."""
     if folder is None:
         return lead()

@@ -83,7 +83,7 @@ def prepare_traced(
         _analyze(run, compiled, options.run_mode, options.system, folder)
 
 
-def say_prepared(only: Preparation, mode: RunMode) -> None:
+def log_prepared(only: Preparation, mode: RunMode) -> None:
     """Log what was done instead of a run."""
     done = "compiled" if only is Preparation.COMPILE_ONLY else "validated"
     log.info(f"{only}: the model was {done} for {mode}; no step was run")
@@ -91,7 +91,7 @@ def say_prepared(only: Preparation, mode: RunMode) -> None:
 
 def _validate(run: EstimatorRun, traced: TracedModel) -> None:
     with compile_display(run.context) as begin:
-        model = validate_model(traced.module, compilation.watch_of(begin))
+        model = validate_model(traced.module, compilation.observer_of(begin))
     layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
     log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
 

@@ -77,9 +77,9 @@ def _display(context: TaskContext | None) -> Iterator[Show]:
         finally:
             link.close()
     elif sys.stdout is not None and sys.stdout.isatty():
-        from csrun.context.bars import Bars
+        from csrun.context.terminal_bars import ProgressBars
 
-        bars = Bars()
+        bars = ProgressBars()
         try:
             yield bars.update
         finally:
@@ -91,13 +91,13 @@ def _display(context: TaskContext | None) -> Iterator[Show]:
 def _seldom(show: Show) -> Show:
     last = 0.0
 
-    def show_seldom(progress: Progress) -> None:
+    def show_at_intervals(progress: Progress) -> None:
         nonlocal last
         if time.monotonic() - last >= LEAST_INTERVAL_S or progress.done == progress.total:
             last = time.monotonic()
             show(progress)
 
-    return show_seldom
+    return show_at_intervals
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from csrun.context import Role, TaskContext, TaskEntry
 from csrun.context.job import RUNS_DIR, ended_file, peer_name
 from csrun.data import Dataset
 from csrun.runtime.roles import memoryx, streamer, swarmx
-from csrun.runtime.roles.streamer import Hear
+from csrun.runtime.roles.streamer import ReceiveOrder
 from csrun.runtime.wire import rendezvous
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
@@ -16,7 +16,7 @@ from csrun.runtime.wire.messages import Results
 _run_numbers = count()  # all tasks run the same script, so their run counts agree
 
 
-def next_run(context: TaskContext | None) -> rendezvous.RunFolder | None:
+def next_run_folder(context: TaskContext | None) -> rendezvous.RunFolder | None:
     """Rendezvous folder of the script's next run; None outside of a job."""
     return run_folder(context) if context and context.mode else None
 
@@ -28,7 +28,7 @@ def run_folder(context: TaskContext) -> rendezvous.RunFolder:
     return rendezvous.RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
 
 
-def role_in_training(context: TaskContext | None) -> Role:
+def task_role(context: TaskContext | None) -> Role:
     """Return the task's role; a script without a launcher is its own chief.
 
     Raises: UsageError for several tasks of a command that cannot train together
@@ -44,7 +44,7 @@ def serve(
     context: TaskContext,
     folder: rendezvous.RunFolder,
     datasets: Sequence[Dataset],
-    hear: Hear = lambda number, told: None,
+    receive_order: ReceiveOrder = lambda number, data_order: None,
 ) -> Results:
     """Serve as a task other than the chief, until the run ends.
 
@@ -61,9 +61,9 @@ def serve(
                 return memoryx.serve(channel, folder)
             case Role.SWARMX:
                 return swarmx.serve(channel, folder, name)
-        return streamer.serve(channel, datasets, cpus, hear)
+        return streamer.serve(channel, datasets, cpus, receive_order)
 
-    results = rendezvous.take_part(folder, name, part)
+    results = rendezvous.join_run(folder, name, part)
     if rendezvous.RUN_FAILED in results:
         rendezvous.raise_failure(folder)
     return results

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 from csrun.base.precision_names import MIXED
 from csrun.base.run_config import CSRunConfig, RunSettings
 from csrun.base.version import VERSION
-from csrun.context import TaskContext, own_command
+from csrun.context import TaskContext, run_command_of_process
 from csrun.data import Dataset
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.model_trace import Trace
@@ -71,10 +71,10 @@ class EstimatorRun:
         job = f"job {self.context.job.job_id}, " if self.context else ""
         return f"{job}process {os.getpid()} on {socket.gethostname()}"
 
-    def keep_command(self) -> None:
+    def write_run_command(self) -> None:
         """Write the command of a training to model_dir, to run it again."""
         is_task = self.context is not None and self.context.mode is not None
-        if (command := own_command(is_task)) is not None:
+        if (command := run_command_of_process(is_task)) is not None:
             model_dir.write_command(self.model_dir, command)
 
     def identity(self, plan: Plan, optimizer_folders: Sequence[str] = ()) -> dict[str, str]:

@@ -83,8 +83,8 @@ def _load_converted(machine: Machine, found: Checkpoint, first: Mapping[str, Any
     found.begin({p.name: machine.state[p.name] for p in tensors_of(machine.plan)})
     log.info(log_lines.weights_loaded(perf_counter() - started))
     log.info(f"{found.name} is a converted checkpoint: the optimizer's state starts from zero")
-    if undrawn := found.manifest.undrawn:
-        log.warning(f"{found.path} lacks {', '.join(undrawn)}: initialized from the seed")
+    if uninitialized := found.manifest.uninitialized:
+        log.warning(f"{found.path} lacks {', '.join(uninitialized)}: initialized from the seed")
 
 
 def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
@@ -122,7 +122,7 @@ class WarmTensors:
         self._names = _matching_names(start.tensors, [p.name for p in tensors])
         self.checkpoint: Checkpoint = open_checkpoint(Path(start.checkpoint_path))
         shapes = {p.name: (p.shape, p.dtype) for p in tensors}
-        if lines := self.checkpoint.unlike({name: shapes[name] for name in self._names}):
+        if lines := self.checkpoint.differences_from({name: shapes[name] for name in self._names}):
             raise UsageError(
                 f"warm start from {self.checkpoint.path}: {'; '.join(lines)}; select the tensors "
                 "to load with warm_start.tensors"

@@ -12,7 +12,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.broadcast_tree import swarmx_tasks
-from csrun.context.job import Hosts, UseLog
+from csrun.context.job import Hosts, LeaseLog
 from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import EstimatorRun
@@ -22,7 +22,7 @@ from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Machine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.streamer import OwnStreamer
+from csrun.runtime.roles.streamer import InProcessStreamer
 from csrun.runtime.wire.messages import CheckpointSpace
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, streamer_name, swarmx_name
 from csrun.site import Site, System, streaming_single_task_nodes
@@ -90,7 +90,7 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     found = system.find(here, cs_ip or next(iter(given), None), context.mode, source)
     _require_given(context, found, config)
     is_open = cs_ip is None and not given
-    others = system.others_like(
+    others = system.choose_compatible(
         here, found, config.num_csx - 1, context.mode, given=[system.named(here, n) for n in given]
     )
     if others and context.job.hosts is Hosts.SEPARATE:
@@ -145,7 +145,7 @@ def _log_system(taken: System, why: str) -> None:
 
 
 def _reason(site: Site, taken: System, mode: ExecutionMode) -> str:
-    if len(system.in_mode(site, mode)) == 1:
+    if len(system.systems_in_mode(site, mode)) == 1:
         return f"the only system in {mode} mode"
     if not system.users_of(site, taken):
         return f"the first free system in {mode} mode"
@@ -164,14 +164,14 @@ def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
         return find_target(context, config)
     here, mode = load_site(), interpreter_mode()
     found = system.find_for_compile(here, config.cs_ip, mode)
-    others = system.others_like(here, found, config.num_csx - 1, mode)
+    others = system.choose_compatible(here, found, config.num_csx - 1, mode)
     log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
         log.warning(f"{found.name} is not in {mode} mode; switch it before running this compile")
     return Target(context, None, found, mode, others=others)
 
 
-def on_freest(target: Target) -> Target:
+def on_least_loaded(target: Target) -> Target:
     """Return the target on an equal system with fewer jobs, if there is one by now.
 
     The first choice was made before the compile; another job may have leased the system meanwhile.
@@ -179,11 +179,11 @@ def on_freest(target: Target) -> Target:
     site, mode = target.site, target.mode
     if site is None or not target.is_open:
         return target
-    alike = [each for each in system.in_mode(site, mode) if each.is_like(target.system)]
+    alike = [each for each in system.systems_in_mode(site, mode) if each.is_like(target.system)]
     freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
         _log_system(freest, _reason(site, freest, mode))
-    others = system.others_like(site, freest, len(target.others), mode)
+    others = system.choose_compatible(site, freest, len(target.others), mode)
     return replace(target, system=freest, others=others)
 
 
@@ -194,7 +194,7 @@ def machine_for(
     target: Target,
     first: int,
     last: int | None,
-    told: bytes = b"",
+    data_order: bytes = b"",
     batch: int | None = None,
 ) -> Iterator[tuple[Machine, Show]]:
     """Load the Executable, ready to run from step `first`, and yield it with its progress display.
@@ -202,7 +202,7 @@ def machine_for(
     told: order of the run's data set, sent to streamers.
     batch: number of the first batch, if it is not that of the step.
     """
-    target = on_freest(target)
+    target = on_least_loaded(target)
     in_job = target.context if target.site else None
     telemetry_dir, names = (
         in_job.telemetry_dir if in_job else None,
@@ -210,7 +210,7 @@ def machine_for(
     )
     with (
         progress_display(run.context) as show,
-        loaded_machine(run, executable, target, first, last, told, batch) as machine,
+        loaded_machine(run, executable, target, first, last, data_order, batch) as machine,
         telemetry_published(
             show, telemetry_dir, names, lambda: machine.arena_bytes
         ) as show_everywhere,
@@ -225,7 +225,7 @@ def loaded_machine(
     target: Target,
     first: int,
     last: int | None,
-    told: bytes,
+    data_order: bytes,
     batch: int | None,
 ) -> Iterator[Machine]:
     """Load the Executable on its systems, leased for the time of the block, or in this process."""
@@ -238,16 +238,16 @@ def loaded_machine(
     if executable.plan.store_in_arena:
         _warn_of_store_options(run, "in pipelined mode")
     holder = f"job {target.context.job.job_id}"
-    uses = UseLog(target.context.telemetry_dir)
+    uses = LeaseLog(target.context.telemetry_dir)
     with ExitStack() as stack:
-        uses.ask(*(each.name for each in target.systems))
+        uses.record_request(*(each.name for each in target.systems))
         for lease in system.acquire_all(
             target.site, target.systems, target.mode, holder, _log_waiting
         ):
             stack.enter_context(lease)
-        stack.enter_context(uses.held())
+        stack.enter_context(uses.record_lease())
         cluster = cluster_for(stack, run, target)
-        request = run_request(run, executable, target, first, last, told, batch)
+        request = run_request(run, executable, target, first, last, data_order, batch)
         yield cluster.start(request, partial(_spawn_wafers, target, run.folder), log.info)
 
 
@@ -269,7 +269,7 @@ def cluster_for(stack: ExitStack, run: EstimatorRun, target: Target) -> RunPeers
         raise ValueError("a cluster needs a job")
     cluster = RunPeers(run.folder)  # listens from here on; streamers wait for it without a timeout
     if context.rank in context.streamers:
-        stack.enter_context(OwnStreamer(run.folder, run.datasets))
+        stack.enter_context(InProcessStreamer(run.folder, run.datasets))
     # exited first: that ends the streamer, which is joined afterwards
     return stack.enter_context(cluster)
 
@@ -280,7 +280,7 @@ def run_request(
     target: Target,
     first: int,
     last: int | None,
-    told: bytes = b"",
+    data_order: bytes = b"",
     batch: int | None = None,
 ) -> RunRequest:
     """Return the request that starts a run on a cluster."""
@@ -299,7 +299,7 @@ def run_request(
         tuple(each.name for each in target.systems),
         target.system.usable_cores,
         target.system.sram_bytes,
-        told,
+        data_order,
         run.data,
         batch,
         checkpoint_space(run, executable.plan, first, last),

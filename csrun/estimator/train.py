@@ -67,7 +67,7 @@ class TrainingLoop:
         """Return the host call of the log lines."""
         return traced.host
 
-    def beside(self, step: int) -> Mapping[str, Array]:
+    def extra_tensors(self, step: int) -> Mapping[str, Array]:
         """Tensors of a checkpoint after a step that the store does not have."""
         return {}
 
@@ -150,10 +150,10 @@ def _train(
             estimated_step_s=estimated_step_s(compiled.executable.directory),
             number_ranges=run.config.number_ranges,
             of_updates=compiled.traced.of_updates,
-            beside=loop.beside,
+            extra_tensors=loop.extra_tensors,
             saves_due=loop.saves_due,
         )
-        run.keep_command()
+        run.write_run_command()
         end = _loaded_update(machine, compiled.update, run)
         host = loop.host_call(compiled.traced)
         training = Training(machine, options, host, show, step_end=end)

@@ -96,7 +96,7 @@ class BoundKernel:
         if before := signature.begin_rows:
             begin = code.address(f"{signature.function}.begin")
             jobs.insert(0, Job(begin, places, before, -(-before // chunks)))
-        if signature.has_end:
+        if signature.has_epilogue:
             jobs.append(Job(code.address(f"{signature.function}.end"), places, 1, 1))
         return jobs
 

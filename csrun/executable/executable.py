@@ -32,7 +32,7 @@ from csrun.executable.kernel_signature import KernelManifest
 from csrun.executable.measured_values import RANGES_FOLDER, ValueMeasurer
 from csrun.executable.plan import Plan
 from csrun.executable.recorded_values import ValueRecorder
-from csrun.executable.shared_store import over_store_of, with_store, with_window
+from csrun.executable.shared_store import relocated_plan, with_store, with_window
 from csrun.executable.store_places import AnyStore, flat_views, of_system
 from csrun.executable.stored_groups import StoreLayout
 from csrun.executable.stretches import JOIN, join_calls, with_stretches
@@ -100,7 +100,7 @@ class Executable:
         """Return this Executable over the store of another; CsrunError if the store does not
         fit.
         """
-        return replace(self, plan=over_store_of(owner, self.plan))
+        return replace(self, plan=relocated_plan(owner, self.plan))
 
     def with_store(self, store: StoreLayout) -> "Executable":
         """Return this Executable with the run's store, which may be larger than its own."""

@@ -69,7 +69,7 @@ class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scratch_bytes: int = 0
     parts_bytes: int = 0
     cut: int = 1
-    has_end: bool = False
+    has_epilogue: bool = False
     begin_rows: int = 0
 
 

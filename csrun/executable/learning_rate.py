@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from csrun.base.callers import CheckedStruct, first_misfit
+from csrun.base.callers import CheckedStruct, first_invalid_field
 from csrun.base.errors import UsageError
 
 Rate = Annotated[float, Meta(ge=0)]
@@ -45,7 +45,7 @@ class Warming(
 
     def __post_init__(self) -> None:
         """Raises: ScheduleError for a number out of its range."""
-        if problem := first_misfit(self):
+        if problem := first_invalid_field(self):
             raise ScheduleError(problem)
 
     def at(self, step: int) -> float:

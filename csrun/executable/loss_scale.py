@@ -83,7 +83,7 @@ def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
     return rule
 
 
-def misfit(scaling: LossScaling) -> str | None:
+def invalid_constant(scaling: LossScaling) -> str | None:
     """Return which constant is out of range, in the words of the original; None if all are
     valid.
     """

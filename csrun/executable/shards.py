@@ -73,7 +73,7 @@ def piece_starts(owner: Plan) -> tuple[list[int], int]:
     return starts, max((g.offset_bytes + g.nbytes for g in groups), default=0)
 
 
-def own_groups(plan: Plan, own: Own) -> tuple[Group, ...]:
+def groups_of_server(plan: Plan, own: Own) -> tuple[Group, ...]:
     """Return the groups that a task stores."""
     return plan.groups if own is None else tuple(plan.groups[index] for index in own)
 

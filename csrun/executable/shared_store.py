@@ -23,7 +23,7 @@ from csrun.executable.stored_groups import Group, Layer, Parameter, StoreLayout
 _BEHIND_GRADIENTS = "words_offset", "numbers_offset", "losses_offset"
 
 
-def over_store_of(owner: Plan, plan: Plan) -> Plan:
+def relocated_plan(owner: Plan, plan: Plan) -> Plan:
     """Relocate a plan onto the store of `owner`.
 
     If parameters of a group are not adjacent there, or are in several of the owner's groups, which
@@ -123,7 +123,7 @@ def _require_alike(owner: Plan, plan: Plan) -> None:
         if found is None:
             remedy = "use it in training too, or evaluate in a separate run"
             raise _unlike(plan, f"parameter {p.name} is not in the run's store: {remedy}")
-        if theirs[p.name].is_turned != p.is_turned:
+        if theirs[p.name].is_transposed != p.is_transposed:
             why = f"{p.name} is stored transposed in only one of the run's programs"
             raise _unlike(plan, f"{why}: raise max_group_bytes so that neither shards it")
         if found != (p.shape, p.dtype):

@@ -100,12 +100,12 @@ def with_groups(plan: Plan) -> list[tuple[Parameter, Group]]:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Location of a tensor in the store; is_turned: stored transposed."""
+    """Location of a tensor in the store; is_transposed: stored transposed."""
 
     offset_bytes: int
     shape: tuple[int, ...]
     dtype: str
-    is_turned: bool = False
+    is_transposed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -114,12 +114,12 @@ class TensorPlace:
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """Shape as stored, in row-major order."""
-        return self.shape[::-1] if self.is_turned else self.shape
+        return self.shape[::-1] if self.is_transposed else self.shape
 
     def view(self, memory: Bytes) -> Array:
         """Return the tensor as a view of the store's bytes."""
         stored = view(memory, self.offset_bytes, self.stored_shape, self.dtype)
-        return stored.T if self.is_turned else stored
+        return stored.T if self.is_transposed else stored
 
 
 def sent_places(plan: Plan) -> dict[str, TensorPlace]:
@@ -242,7 +242,9 @@ def tensors_of(plan: Plan) -> list[Parameter]:
 
     Shapes are those of the model, also for tensors that are stored transposed.
     """
-    return [replace(p, shape=p.shape[::-1]) if p.is_turned else p for p in stored_tensors_of(plan)]
+    return [
+        replace(p, shape=p.shape[::-1]) if p.is_transposed else p for p in stored_tensors_of(plan)
+    ]
 
 
 def stored_tensors_of(plan: Plan) -> list[Parameter]:
@@ -263,7 +265,7 @@ def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]
     return {
-        f"{prefix}{p.name}": TensorPlace(base + p.offset_bytes, p.shape, p.dtype, p.is_turned)
+        f"{prefix}{p.name}": TensorPlace(base + p.offset_bytes, p.shape, p.dtype, p.is_transposed)
         for prefix, base in regions
         for p in tensors_of(plan)
         if p.layer in layers and not (p.is_of_step or (prefix and p.is_state))

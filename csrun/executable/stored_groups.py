@@ -42,7 +42,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         optimizer slots, and is float32 in mixed precision, too.
     part: the shard of a tensor that it is, if it is one; all shards of a tensor are consecutive in
         each region.
-    is_turned: stored transposed; the shape is the one in the store.
+    is_transposed: stored transposed; the shape is the one in the store.
     is_of_step: a state passed between the programs of one step, not part of checkpoints.
     """
 
@@ -54,7 +54,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     initializer: Initializer
     is_state: bool = False
     part: TensorShard | None = None
-    is_turned: bool = False
+    is_transposed: bool = False
     is_of_step: bool = False
 
 

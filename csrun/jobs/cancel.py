@@ -61,7 +61,7 @@ def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
     _require_ours(record)
     with _launcher_of(record) as process:
         if process is not None:
-            with JobFolder(jobs_dir(site) / str(job_id)).noted_cancel(command):
+            with JobFolder(jobs_dir(site) / str(job_id)).recording_cancellation(command):
                 _ask(process)
     wait_s = grace_s + SPARE_S
     deadline_s = monotonic() + wait_s

@@ -18,7 +18,7 @@ from csrun.base.files import (
     require_own,
 )
 from csrun.context import JobFile, TaskReport, jobs_dir_of, rerun, site_state_dir, state_dir
-from csrun.context.ending import REASON_BYTES, describe_signal
+from csrun.context.deferred_termination import REASON_BYTES, describe_signal
 from csrun.context.job import (
     ENDED_DIR,
     LIVE_LOCK,
@@ -29,7 +29,7 @@ from csrun.context.job import (
     TELEMETRY_FILE,
     ended_file,
 )
-from csrun.context.link import REPORT_DIR
+from csrun.context.launcher_link import REPORT_DIR
 from csrun.site import Site
 from csrun.system import FileLock, lock
 
@@ -60,10 +60,10 @@ class JobFolder:
 
     def prepare(self, job: JobFile) -> None:
         """Fill the folder with everything that a task needs to start."""
-        self.furnish()
+        self.create_subfolders()
         job.write(self.path)
 
-    def furnish(self) -> None:
+    def create_subfolders(self) -> None:
         """Create the subfolders of a job, and its secret."""
         for name in ("logs", REPORT_DIR, ENDED_DIR):
             (self.path / name).mkdir(0o700, exist_ok=True)
@@ -93,13 +93,13 @@ class JobFolder:
             (self.path / REASON_FILE).write_text(reason)
 
     @contextmanager
-    def noted_cancel(self, command: str) -> Iterator[None]:
+    def recording_cancellation(self, command: str) -> Iterator[None]:
         """Context manager for cancelling the job: it first notes the user and the command.
 
         If cancelling fails, the note is removed: the job may end later for another reason. If the
         disk is full there is no note.
         """
-        path, earlier = self.path / CANCEL_FILE, self.cancel_note
+        path, earlier = self.path / CANCEL_FILE, self.cancellation
         with suppress(OSError):
             path.write_text(f"cancelled by {account_name(os.getuid())} ({command})")
         try:
@@ -113,7 +113,7 @@ class JobFolder:
             raise
 
     @property
-    def cancel_note(self) -> str:
+    def cancellation(self) -> str:
         """User who has cancelled the job, and the command; empty if nobody has."""
         return read_start(self.path / CANCEL_FILE, REASON_BYTES)
 
@@ -122,7 +122,7 @@ class JobFolder:
 
         stopped_by: what the scheduler says, if the signal is its own
         """
-        noted = self.cancel_note if signum == signal.SIGTERM else ""
+        noted = self.cancellation if signum == signal.SIGTERM else ""
         if signum == signal.SIGTERM and rerun() is not None:
             stopped_by = stopped_by or COMPARED
         return noted or stopped_by or describe_signal(signum)
@@ -138,7 +138,7 @@ class JobFolder:
             file.write(os.urandom(SECRET_BYTES))
 
 
-def lack_of_room(folder: Path, tasks: int) -> str | None:
+def missing_disk_space(folder: Path, tasks: int) -> str | None:
     """Return a message if the disk has no space for a job's files, else None.
 
     A task that cannot write its log or its report cannot report that itself.
@@ -158,9 +158,9 @@ def lack_of_room(folder: Path, tasks: int) -> str | None:
     )
 
 
-def require_room(folder: Path, tasks: int) -> None:
+def require_disk_space(folder: Path, tasks: int) -> None:
     """Raises: UsageError if there is no space for the files of a job with this many tasks"""
-    if lack := lack_of_room(folder, tasks):
+    if lack := missing_disk_space(folder, tasks):
         raise UsageError(lack)
 
 
@@ -169,27 +169,27 @@ def jobs_dir(site: Site) -> Path:
     return jobs_dir_of(site.name, shared=site.shared)
 
 
-def board_dir(site: Site) -> Path:
+def published_jobs_dir(site: Site) -> Path:
     """Return the folder of a shared site in which its accounts see each other's jobs."""
     return site_state_dir(site.name) / "board"
 
 
-def board_of(site: Site, job_id: int, uid: int | None = None) -> Path:
+def published_job_dir(site: Site, job_id: int, uid: int | None = None) -> Path:
     """Return the folder of a job's published files, by default of this account."""
-    return board_dir(site) / str(os.getuid() if uid is None else uid) / str(job_id)
+    return published_jobs_dir(site) / str(os.getuid() if uid is None else uid) / str(job_id)
 
 
 def telemetry_dir(site: Site, job_id: int, uid: int) -> Path:
     """Return the folder with a job's lock and telemetry."""
-    return board_of(site, job_id, uid) if site.shared else jobs_dir(site) / str(job_id)
+    return published_job_dir(site, job_id, uid) if site.shared else jobs_dir(site) / str(job_id)
 
 
-def show_on_board(site: Site, job_id: int, holder: str) -> FileLock:
+def publish_job(site: Site, job_id: int, holder: str) -> FileLock:
     """Create a job's entry on the board, and hold the lock that marks it as alive.
 
     The lock is taken before others can open it, so that a reader cannot keep it from us.
     """
-    folder = board_of(site, job_id)
+    folder = published_job_dir(site, job_id)
     make_for_group(folder.parent, SHOWN)
     require_own(folder.parent)
     make_for_group(folder, SHOWN)

@@ -8,9 +8,9 @@ import msgspec
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Telemetry, every_jobs_dir
-from csrun.context.job import LIVE_LOCK, SystemUse
+from csrun.context.job import LIVE_LOCK, LeaseRecord
 from csrun.jobs import register
-from csrun.jobs.folder import board_dir
+from csrun.jobs.folder import published_jobs_dir
 from csrun.jobs.queue import node_names
 from csrun.jobs.record import JobRecord, RecordState
 from csrun.site import Site, System
@@ -162,20 +162,20 @@ def _sessions(running: Iterable[JobRecord], system: str) -> tuple[int | None, tu
     waiting = []
     for record in running:
         for use in record.systems:
-            if use.system == system and use.taken and not use.given_back:
+            if use.system == system and use.taken and not use.released:
                 holder = record.job_id
         for wanted in _wanted(record):
             if wanted.system == system:
-                waiting.append((wanted.asked, record.job_id))
+                waiting.append((wanted.requested, record.job_id))
     return holder, tuple(job for _, job in sorted(waiting))
 
 
-def _wanted(record: JobRecord) -> tuple[SystemUse, ...]:
+def _wanted(record: JobRecord) -> tuple[LeaseRecord, ...]:
     """Return the systems that a running job has requested, all or none, and not received."""
     newest = record.systems[-1] if record.is_active and record.systems else None
     if newest is None or newest.taken is not None:
         return ()
-    return tuple(use for use in record.systems if use.asked == newest.asked)
+    return tuple(use for use in record.systems if use.requested == newest.requested)
 
 
 class SessionState(StrEnum):
@@ -217,7 +217,7 @@ def telemetry(site: Site, system: System) -> Telemetry | None:
     """
     folders = every_jobs_dir(site.name, site.jobs_dir, site.shared)
     own = (job for folder in folders for job in folder.glob("*"))
-    shown = board_dir(site).glob("*/*") if site.shared else ()
+    shown = published_jobs_dir(site).glob("*/*") if site.shared else ()
     for folder in (*own, *shown):
         said = Telemetry.read(folder)
         if said is not None and system.name in said.systems and is_held(folder / LIVE_LOCK):

@@ -10,12 +10,12 @@ from csrun.context import site_state_dir
 from csrun.site import Site
 from csrun.system import (
     FileLock,
-    WaitingLine,
+    TicketQueue,
     holder_of,
     is_held,
     lock_errors,
     try_lock,
-    wait_in_line,
+    wait_in_queue,
 )
 
 Say = Callable[[str], None]
@@ -55,8 +55,8 @@ def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> Nod
         on_wait(reason)
 
     say(f"srun: job {job_id} queued and waiting for resources")
-    allocation = wait_in_line(
-        WaitingLine(folder / "line", site.shared),
+    allocation = wait_in_queue(
+        TicketQueue(folder / "line", site.shared),
         holder,
         lambda: _try_allocate(folder, site, count, holder),
         tell,

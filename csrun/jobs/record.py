@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError
-from csrun.context.ending import describe_signal
-from csrun.context.job import SystemUse, now
+from csrun.context.deferred_termination import describe_signal
+from csrun.context.job import LeaseRecord, now
 from csrun.jobs.job_labels import text as labels_text
 from csrun.jobs.request import type_of
 from csrun.jobs.signals import EndedBySignalError
@@ -108,7 +108,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     cause: str = ""
     logs: str | None = None
-    systems: tuple[SystemUse, ...] = ()
+    systems: tuple[LeaseRecord, ...] = ()
     restarts: tuple[str, ...] = ()
     account: str = ""
     labels: dict[str, str] = {}
@@ -134,7 +134,7 @@ class JobRecord(msgspec.Struct, frozen=True):
         last = next((use for use in reversed(self.systems) if use.taken), None)
         if last is None:
             return ""
-        return ", ".join(use.system for use in self.systems if use.asked == last.asked)
+        return ", ".join(use.system for use in self.systems if use.requested == last.requested)
 
     @property
     def why(self) -> str:
@@ -170,7 +170,7 @@ class JobRecord(msgspec.Struct, frozen=True):
         for cause in self.restarts:
             yield "restarted after", cause
         for use in self.systems:
-            taken = f"from {when(use.taken)} to {when(use.given_back) or '?'}"
+            taken = f"from {when(use.taken)} to {when(use.released) or '?'}"
             yield "system", f"{use.system} {taken if use.taken else 'never allocated'}"
 
 
@@ -184,7 +184,7 @@ def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:
     return msgspec.structs.replace(record, state=state, reason="", **changes)
 
 
-def ended(record: JobRecord, outcome: Outcome, systems: tuple[SystemUse, ...]) -> JobRecord:
+def ended(record: JobRecord, outcome: Outcome, systems: tuple[LeaseRecord, ...]) -> JobRecord:
     """Return the record of the job with an end."""
     return moved(
         record,

@@ -21,9 +21,15 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import account_name, make_private
 from csrun.base.safe_text import printable
 from csrun.context import account_state_dir
-from csrun.context.job import LIVE_LOCK, now, read_uses
+from csrun.context.job import LIVE_LOCK, now, read_leases
 from csrun.jobs import job_labels
-from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, telemetry_dir
+from csrun.jobs.folder import (
+    job_ids,
+    jobs_dir,
+    published_job_dir,
+    published_jobs_dir,
+    telemetry_dir,
+)
 from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.site import Site
 from csrun.system import is_held, try_lock
@@ -53,7 +59,7 @@ def show(site: Site, record: JobRecord, *, durable: bool = False) -> None:
     """Write the public part of a job's record to the board of a shared site, if the job has an
     entry.
     """
-    shown = board_of(site, record.job_id) / RECORD_FILE
+    shown = published_job_dir(site, record.job_id) / RECORD_FILE
     stored.write(shown, _without_words(record), durable=durable, mode=0o640)
 
 
@@ -140,7 +146,7 @@ def _paths_of_others(site: Site) -> dict[int, Path]:
     own = str(os.getuid())
     folders = [
         folder
-        for folder in board_dir(site).glob("*/*")
+        for folder in published_jobs_dir(site).glob("*/*")
         if folder.name.isdecimal() and folder.parent.name != own and os.path.isdir(folder)
     ]
     return {int(folder.name): folder / RECORD_FILE for folder in sorted(folders, key=_newest_first)}
@@ -180,7 +186,7 @@ def remove(site: Site, job_id: int) -> None:
         with suppress(OSError):
             (_folder(site) / f"{job_id}{suffix}").unlink(missing_ok=True)
     if site.shared:
-        shutil.rmtree(board_of(site, job_id), ignore_errors=True)
+        shutil.rmtree(published_job_dir(site, job_id), ignore_errors=True)
 
 
 def label(site: Site, job_id: int, changes: Iterable[str]) -> job_labels.Labels:
@@ -206,7 +212,7 @@ def _as_it_is(site: Site, record: JobRecord) -> JobRecord:
         return record
     folder = telemetry_dir(site, record.job_id, record.uid)
     if is_held(folder / LIVE_LOCK):
-        return msgspec.structs.replace(record, systems=read_uses(folder))
+        return msgspec.structs.replace(record, systems=read_leases(folder))
     record = _stored(site, record.job_id)  # it may have ended meanwhile
     if not record.is_active:
         return record
@@ -230,7 +236,7 @@ def _settle_locked(site: Site, job_id: int) -> None:
 
 
 def _lost(site: Site, record: JobRecord) -> JobRecord:
-    uses = read_uses(telemetry_dir(site, record.job_id, record.uid))
+    uses = read_leases(telemetry_dir(site, record.job_id, record.uid))
     return moved(record, RecordState.LOST, ended=now(), cause=LOST_CAUSE, systems=uses)
 
 

@@ -15,7 +15,7 @@ from csrun.base import stored
 from csrun.base.errors import UsageError
 from csrun.base.files import account_name, make_private
 from csrun.context import account_state_dir, site_state_dir, state_dir
-from csrun.context.job import now, read_uses
+from csrun.context.job import now, read_leases
 from csrun.jobs import register, retention
 from csrun.jobs.cancel import this_process
 from csrun.jobs.folder import (
@@ -23,9 +23,9 @@ from csrun.jobs.folder import (
     create,
     job_ids,
     jobs_dir,
-    lack_of_room,
+    missing_disk_space,
     newest_first,
-    show_on_board,
+    publish_job,
     telemetry_dir,
 )
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
@@ -82,7 +82,7 @@ class RegisteredJob:
         self._keep(msgspec.structs.replace(self.record, restarts=causes))
 
     def end(self, outcome: Outcome) -> None:
-        self._keep(ended(self.record, outcome, read_uses(self.telemetry_dir)))
+        self._keep(ended(self.record, outcome, read_leases(self.telemetry_dir)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
         # Writing takes a moment; a signal during it would leave the old state.
@@ -123,7 +123,7 @@ def registered(
             for held in job.locks:
                 locks.enter_context(held)
             try:
-                with _cancel_named(job.folder), signals.let_through():
+                with _cancel_named(job.folder), signals.deliver_signals():
                     yield job
             except BaseException as error:
                 if job.record.is_active:
@@ -180,7 +180,7 @@ def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
         yield
     except OSError as error:
         folder = site_state_dir(site.name)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (lack := lack_of_room(folder, 1)):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (lack := missing_disk_space(folder, 1)):
             raise UsageError(lack) from error
         inside = _inside(folder, error.filename)
         place = inside or f"state folder {folder}"
@@ -213,7 +213,7 @@ def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
         undo.callback(register.remove, site, job_id)
         shown = None
         if site.shared:
-            shown = show_on_board(site, job_id, holder)
+            shown = publish_job(site, job_id, holder)
             undo.callback(shown.release)
         logs = str(folder.path / "logs") if keeps_logs else None
         record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)

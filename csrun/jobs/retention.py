@@ -55,7 +55,7 @@ def expired(newest_first: Sequence[Leftover], rule: Retention, now_s: float) -> 
     ]
 
 
-def unkept(
+def expired_folders(
     newest_first: Sequence[Path], rule: Retention, *, with_size: bool = False
 ) -> list[Leftover]:
     """Return the folders to delete; those of living jobs count, but are never deleted."""
@@ -75,7 +75,7 @@ def prune(
 
     on_dead: called with the folder of each dead job, before it is deleted.
     """
-    gone = {each.path for each in unkept(newest_first, rule)}
+    gone = {each.path for each in expired_folders(newest_first, rule)}
     for path in newest_first:
         with suppress(OSError):
             _clear_if_dead(path, path in gone, on_dead)

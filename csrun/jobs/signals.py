@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any, Self
 
 from csrun.base.errors import CsrunError
-from csrun.context.ending import describe_signal
+from csrun.context.deferred_termination import describe_signal
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,7 +62,7 @@ class DeferredSignals:
         self._deliver()
 
     @contextmanager
-    def let_through(self) -> Iterator[None]:
+    def deliver_signals(self) -> Iterator[None]:
         """Deliver signals in this context, the deferred one first."""
         try:
             self._deliver()

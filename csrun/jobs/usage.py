@@ -45,7 +45,7 @@ def uses_of(records: Iterable[JobRecord], period: Period) -> list[SystemUsed]:
 def _of(record: JobRecord, period: Period) -> Iterator[SystemUsed]:
     for use in record.systems:
         # a job whose chief was killed has not recorded when it released its system
-        ended = use.given_back or record.ended
+        ended = use.released or record.ended
         if use.taken is None or not period.overlaps(use.taken, ended):
             continue
         until = min(ended or period.until, period.until)

@@ -173,13 +173,13 @@ def widened(words: Array, mantissa_bits: int, bias: int) -> Array:
 
     Memory that is new in each step would take a tenth of the step.
     """
-    is_turned = words.flags.f_contiguous and not words.flags.c_contiguous
-    rows = words.T if is_turned else words
+    is_transposed = words.flags.f_contiguous and not words.flags.c_contiguous
+    rows = words.T if is_transposed else words
     if _widened.memory.size < words.size:
         _widened.memory = np.empty(words.size, np.float32)
     found = _widened.memory[: words.size].reshape(rows.shape)
     half_format(mantissa_bits, bias).widen(rows, found)
-    return found.T if is_turned else found
+    return found.T if is_transposed else found
 
 
 def half_words(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:

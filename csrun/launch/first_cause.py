@@ -113,7 +113,7 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
         return _describe_report(cause, report, log)
     lines = [f"{_PREFIX} {summarize(cause)}"]
     if cause.missed is not None and cause.missed.report is not None:
-        lines += [f"  {who(cause.missed)}: {cause.missed.report.message}"]
+        lines += [f"  {task_title(cause.missed)}: {cause.missed.report.message}"]
     if not was_forwarded:
         lines += _tail(log)
     return "\n".join([*lines, f"log: {log}"])
@@ -123,15 +123,15 @@ def summarize(cause: TaskEnd) -> str:
     """Describe the failure of a job in one line."""
     report = cause.report
     if cause.missed is not None and cause.ended_by_launcher:
-        return f"{who(cause)} dropped its connections and reported no cause"
+        return f"{task_title(cause)} dropped its connections and reported no cause"
     if cause.missed is not None:
-        return f"{who(cause)} ended early, exit code {cause.exit_code}"
+        return f"{task_title(cause)} ended early, exit code {cause.exit_code}"
     if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
-        return f"{who(cause)}: {report.message}"
-    return f"{who(cause)} {how(cause.exit_code)}"
+        return f"{task_title(cause)}: {report.message}"
+    return f"{task_title(cause)} {describe_exit(cause.exit_code)}"
 
 
-def who(end: TaskEnd) -> str:
+def task_title(end: TaskEnd) -> str:
     """Name a task for a summary."""
     return describe_task(end.rank, end.role, end.node, end.wafer)
 
@@ -143,7 +143,7 @@ def describe_task(rank: int, role: Role, node: str, wafer: str | None = None) ->
     return f"rank {rank} ({role}) on {node}"
 
 
-def how(exit_code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     """Describe how a process ended; negative codes are signals."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
@@ -155,7 +155,9 @@ def describe_server_loss(exit_code: int, job_dir: Path) -> str:
     """Describe the failure of a job whose fork server died; a server that was not killed has logged
     it.
     """
-    lines = [f"{_PREFIX} the fork server {how(exit_code)}; the tasks of the job ended with it"]
+    lines = [
+        f"{_PREFIX} the fork server {describe_exit(exit_code)}; the tasks of the job ended with it"
+    ]
     if exit_code > 0:
         lines += _tail(job_dir / "logs" / f"{LOG_NAME}.log")
     return "\n".join([*lines, f"logs: {job_dir / 'logs'}"])
@@ -163,14 +165,15 @@ def describe_server_loss(exit_code: int, job_dir: Path) -> str:
 
 def describe_srun_loss(exit_code: int, log: Path) -> str:
     """Describe the failure of a job whose srun ended before its tasks."""
-    lines = [f"{_PREFIX} srun {how(exit_code)}; the tasks of the job ended with it"]
+    lines = [f"{_PREFIX} srun {describe_exit(exit_code)}; the tasks of the job ended with it"]
     return "\n".join([*lines, *_tail(log), f"log: {log}"])
 
 
 def _describe_report(cause: TaskEnd, report: TaskReport, log: Path) -> str:
-    place = f"{who(cause)}, exit code {cause.job_exit_code}; log: {log}"
+    place = f"{task_title(cause)}, exit code {cause.job_exit_code}; log: {log}"
     if report.kind is TaskReportKind.ERROR:
-        return f"{_PREFIX} {who(cause)} {how(cause.exit_code)}\n{report.traceback}log: {log}"
+        end = f"{task_title(cause)} {describe_exit(cause.exit_code)}"
+        return f"{_PREFIX} {end}\n{report.traceback}log: {log}"
     return f"{_PREFIX} {report.message}\n  {place}"
 
 

@@ -15,7 +15,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue, register
 from csrun.jobs.cancel import cancel
-from csrun.jobs.folder import JobFolder, jobs_dir, newest_first, require_room
+from csrun.jobs.folder import JobFolder, jobs_dir, newest_first, require_disk_space
 from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
@@ -23,7 +23,7 @@ from csrun.jobs.signals import raised_as_errors
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.backend import Backend
 from csrun.launch.job_plan import JobPlan, plan
-from csrun.launch.life.job_loop import JobLoop, ending_signals, say
+from csrun.launch.life.job_loop import JobLoop, ending_signals, print_line
 from csrun.launch.piped_params import store_piped_params
 from csrun.launch.preflight import checks
 from csrun.launch.preflight.checks import CheckResult
@@ -94,7 +94,7 @@ class LocalBackend(Backend):
             on_registered(job)
             with refusal_of_unwritable_state(self._site):
                 allocation = queue.allocate(
-                    self._site, layout.nodes, job.job_id, say, job.waits_for
+                    self._site, layout.nodes, job.job_id, print_line, job.waits_for
                 )
             with allocation:
                 running = _Running(request, job_plan, self._site, job, allocation)
@@ -179,7 +179,7 @@ class _Running:
     def as_tasks(self) -> Outcome:
         """Run the job under a fork server."""
         with refusal_of_unwritable_state(self._site):
-            require_room(self._job.folder.path, len(self._file.tasks))
+            require_disk_space(self._job.folder.path, len(self._file.tasks))
             self._file = store_piped_params(self._request, self._file, self._job.folder.path)
             self._job.folder.prepare(self._file)
         self._job.start(self._allocation.nodes)
@@ -220,12 +220,12 @@ class _Running:
 
 def _outcome(ending: Ending, time_limit_s: int | None, folder: JobFolder) -> Outcome:
     if ending.timed_out and time_limit_s is not None:
-        say(f"csrun_cpu: {reached(time_limit_s)}: command terminated")
+        print_line(f"csrun_cpu: {reached(time_limit_s)}: command terminated")
         return Outcome(RecordState.TIMEOUT, EXIT_TIME_LIMIT, reached(time_limit_s))
     if ending.asked_by is not None:
         reason = folder.reason_of(ending.asked_by)
         if ending.asked_by is signal.SIGTERM:  # after a hang-up there is nobody to tell
-            say(f"csrun_cpu: {reason}: command terminated")
+            print_line(f"csrun_cpu: {reason}: command terminated")
         return Outcome(RecordState.CANCELLED, ending.exit_code, reason)
     if ending.exit_code:
         return Outcome(RecordState.FAILED, ending.exit_code, f"exit code {ending.exit_code}")

@@ -16,7 +16,7 @@ from csrun.base.files import open_regular, read_start
 from csrun.base.version import installed_versions
 from csrun.context import JobFile
 from csrun.context.job import JOB_FILE, TELEMETRY_FILE, USES_FILE
-from csrun.context.link import REPORT_DIR
+from csrun.context.launcher_link import REPORT_DIR
 from csrun.jobs.folder import JobFolder
 from csrun.launch.backend import JobStatus
 from csrun.launch.process.task_output import log_name

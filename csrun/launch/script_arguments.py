@@ -16,9 +16,9 @@ from csrun.base.precision_names import OPT_LEVEL
 from csrun.base.run_config import Params
 from csrun.launch.script_imports import (
     has_run_config,
-    is_run_by_params,
+    parses_arguments_unchanged,
     sections_of,
-    takes_its_words_unchanged,
+    uses_csrun_params,
 )
 from csrun.launch.script_options import check_options
 from csrun.launch.user_command import UserCommand
@@ -38,7 +38,7 @@ def check_arguments(command: UserCommand) -> None:
     words = command.words[2:]
     if "--help" in words:
         return
-    if not is_run_by_params(script):
+    if not uses_csrun_params(script):
         check_options(script, words)
         return
     mode = command.script_mode
@@ -51,7 +51,7 @@ def check_arguments(command: UserCommand) -> None:
     known_sections, has_keys = sections_of(script), has_run_config(script)
     if path is not None and os.path.isfile(path):
         _check_file(Path(path), known_sections, has_keys)
-    if takes_its_words_unchanged(script):
+    if parses_arguments_unchanged(script):
         settings = _parse(Path(script).name, words)
         _check_sections((each.key.partition(".")[0] for each in settings), known_sections, "--set")
         if has_keys:

@@ -127,7 +127,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def is_run_by_params(script: str) -> bool:
+def uses_csrun_params(script: str) -> bool:
     """Return whether csrun.params parses a script's command line."""
     return any(_imports_from_params(node, "run") for node in _tree(Path(script)).body)
 
@@ -149,7 +149,7 @@ def _may_import_run(node: ast.AST) -> bool:
     return any(name in ("csrun.params", "csrun", "importlib", "runpy") for name in _modules(node))
 
 
-def takes_its_words_unchanged(script: str) -> bool:
+def parses_arguments_unchanged(script: str) -> bool:
     """Return whether a script parses its arguments unchanged, as far as the source shows.
 
     False if `sys.argv` is named, or if the script imports packages next to it, which are not
@@ -196,7 +196,7 @@ def interpreter_hint(command: UserCommand) -> str | None:
     None.
     """
     script = command.script
-    if command.interpreter != "python-pt" or script is None or not is_run_by_params(script):
+    if command.interpreter != "python-pt" or script is None or not uses_csrun_params(script):
         return None
     return (
         f"{Path(script).name} is not a PyTorch script: python-pt and python run it layer "

@@ -9,7 +9,7 @@ from pathlib import Path
 from csrun.base import choice
 from csrun.base.errors import UsageError
 from csrun.base.typed_yaml import suggestion
-from csrun.launch.script_imports import nodes_of, takes_its_words_unchanged
+from csrun.launch.script_imports import nodes_of, parses_arguments_unchanged
 
 _DECLARING = ("add_argument", "option")  # of argparse and click
 _NUMBERS = {"int": "a whole number", "float": "a number"}
@@ -47,7 +47,7 @@ def check_options(script: str, words: Iterable[str]) -> None:
     Raises: UsageError for an option that argparse would certainly refuse
     """
     known = options_of(script)
-    if known is None or not takes_its_words_unchanged(script) or _takes_any_words(script):
+    if known is None or not parses_arguments_unchanged(script) or _takes_any_words(script):
         return
     valued = _valued_options(script)
     own = [*takewhile("--".__ne__, words)]

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from csrun.base.callers import CheckedStruct
 from csrun.cirh.ops.learning import Clipping
-from csrun.executable.loss_scale import LossScaling, dynamic, misfit
+from csrun.executable.loss_scale import LossScaling, dynamic, invalid_constant
 from csrun.nn.errors import TraceError
 from csrun.records.update_summaries import UpdateSummaries
 
@@ -108,7 +108,7 @@ class Scaled(Logged, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if getattr(self, key) is not None
         }
         found = msgspec.structs.replace(dynamic("tensorflow"), **options)
-        if (why := misfit(found)) is not None:
+        if (why := invalid_constant(found)) is not None:
             raise OptimizerError(why)
         if not isinstance(factor, str):
             if not 0 < factor < inf:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.base.callers import first_misfit
+from csrun.base.callers import first_invalid_field
 from csrun.cirh.algorithms import (
     AdagradAttr,
     AdamAttr,
@@ -89,7 +89,7 @@ class Learning(
         except VerifyException as error:
             raise OptimizerError(str(error)) from error
         except (TypeError, ValueError, AttributeError, struct.error) as error:
-            raise OptimizerError(first_misfit(self) or str(error)) from error
+            raise OptimizerError(first_invalid_field(self) or str(error)) from error
 
     def algorithm(self) -> Algorithm:
         """The learning algorithm as an attribute of CIRH."""

@@ -180,7 +180,9 @@ def to_huggingface(
     Raises: UsageError if it does not match the params, or the folder already has a model
     """
     shapes, dtype = _weights(conversion, params)
-    if lines := checkpoint.unlike({name: (shape, dtype.name) for name, shape in shapes.items()}):
+    if lines := checkpoint.differences_from(
+        {name: (shape, dtype.name) for name, shape in shapes.items()}
+    ):
         raise UsageError(f"{checkpoint.path}: {len(lines)} tensors differ: {'; '.join(lines)}")
 
     def read(name: str) -> Array:

@@ -14,7 +14,7 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 _said: set[str] = set()
 
 
-def say_widened(what: str) -> None:
+def log_widened(what: str) -> None:
     """Log once that 16-bit values are float32. what: subject of the message."""
     if what not in _said:
         _said.add(what)
@@ -36,7 +36,7 @@ def without_halves(
         kwargs = {**kwargs, "dtype": wide}
     else:
         return func, args, kwargs
-    say_widened("a tensor")
+    log_widened("a tensor")
     return func, args, kwargs
 
 

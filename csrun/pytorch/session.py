@@ -23,7 +23,7 @@ from csrun.pytorch.record.backward import backward_as_method
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.torch_modes import inference_as_no_grad
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.run.session_roles import BlockIsLeft, Wanted, leave_block, run_of
+from csrun.pytorch.run.session_roles import SessionObjects, SkipBlock, leave_block, run_of
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import settings
 from csrun.pytorch.user import (
@@ -104,7 +104,9 @@ class Session:
             loaders.append(ScriptBatches())
         session_check.opened()
         optimization = self._optimization
-        wanted = Wanted(self._settings, self._model, optimization and optimization.optimizer)
+        wanted = SessionObjects(
+            self._settings, self._model, optimization and optimization.optimizer
+        )
         run = run_of(wanted, optimization, loaders)
         if run is None:
             leave_block(sys._getframe(1))
@@ -148,7 +150,7 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if kind is BlockIsLeft:
+        if kind is SkipBlock:
             return True
         loop, run = self._in_block, self._run
         assert run is not None, "in the block"

@@ -24,8 +24,8 @@ from csrun.pytorch.loader import (
     batches_by_number,
     check,
     dataset_of,
+    iterate_custom_loader,
     length_of,
-    own_pass,
 )
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings
@@ -194,7 +194,7 @@ class SessionLoader:
         """Number of batches in a pass, at most."""
         return length_of(self.loader)
 
-    def walks_ahead(self, position: int) -> bool:
+    def reads_ahead(self, position: int) -> bool:
         """True if batches are made before their steps run, and are not cached afterwards."""
         return self.length == UNKNOWN and position % (WINDOW // 2) == 0
 
@@ -224,7 +224,7 @@ class SessionLoader:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of one pass, for the Session whose block contains the first one."""
         if active:
-            yield from own_pass(self.loader, active[-1].batches(self))
+            yield from iterate_custom_loader(self.loader, active[-1].batches(self))
             return
         _warn_of_reading_outside(user_line())
         yield from self.loader

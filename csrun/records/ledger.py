@@ -72,7 +72,7 @@ class Ledger:
         self._seconds = dict.fromkeys(Row, 0.0)
         self._reported = dict(self._seconds)
 
-    def rested(self, seconds: float) -> None:
+    def exclude_pause(self, seconds: float) -> None:
         """Exclude a time without training from all rows."""
         self._began += seconds
         self._marked += seconds

@@ -39,7 +39,7 @@ class RateTracker:
         """Set the total number of samples whose outputs have been received."""
         self._samples = samples
 
-    def rested(self, seconds: float) -> None:
+    def exclude_pause(self, seconds: float) -> None:
         """Exclude a time without steps from the rates."""
         self._loaded += seconds
         self._last_time += seconds

@@ -5,7 +5,7 @@ import os
 from csrun.executable import Plan
 
 
-def own_threads() -> int:
+def thread_count() -> int:
     """Return the number of CPUs of this task, as thread count."""
     return len(os.sched_getaffinity(0))
 
@@ -15,5 +15,5 @@ def cpus_of(plan: Plan, most: int | None = None) -> int:
 
     most: limit set by the user (`runconfig.threads`).
     """
-    cpus = max(1, own_threads() // plan.systems)
+    cpus = max(1, thread_count() // plan.systems)
     return cpus if most is None else min(most, cpus)

@@ -57,7 +57,7 @@ class InputVerdict:
     wait_share: float
     streamers: int
     needed: int
-    asked: float
+    demand: float
     typical: float
     slowest: StreamerRate
 
@@ -67,11 +67,11 @@ class InputVerdict:
         return _is_straggler(self.slowest.delivered, self.typical)
 
     @property
-    def keeps_up(self) -> bool:
+    def is_fast_enough(self) -> bool:
         """Return whether all streamers are fast enough, so that batches are late for another
         reason.
         """
-        return self.slowest.delivered >= self.asked
+        return self.slowest.delivered >= self.demand
 
 
 class InputUse:

@@ -99,9 +99,9 @@ class InputLog:
             who = f"each of {len(names)} streamers"
         others = f" (the others {_rate(verdict.typical)})" if verdict.is_alone else ""
         delivered = f"{who} delivered {_rate(slowest.delivered)} batches/s{others}"
-        rates = f"{delivered}, the wafer asked for {_rate(verdict.asked)}"
+        rates = f"{delivered}, the wafer asked for {_rate(verdict.demand)}"
         stage = _stage_text(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
-        if names and verdict.keeps_up:
+        if names and verdict.is_fast_enough:
             return f"{rates}: {BATCHES_UNEVEN}"
         return f"{rates}: {stage}; {self._remedy(verdict)}"
 
@@ -112,7 +112,7 @@ class InputLog:
             return STREAM_REPLAYED
         needed = verdict.needed
         if needed > MOST_ADVISED:
-            step_ms = 1e3 / (verdict.asked * verdict.streamers)
+            step_ms = 1e3 / (verdict.demand * verdict.streamers)
             return f"a step takes only {step_ms:.2g} ms: use a larger batch or cheaper samples"
         if not self._feeding.streamers:  # one process makes a batch, then computes its step
             many = "1 streamer" if needed == 1 else f"{needed} streamers"

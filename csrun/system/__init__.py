@@ -2,24 +2,24 @@
 
 from csrun.system.change import SystemBusyError, change, drain
 from csrun.system.find import (
-    alike,
+    choose_compatible,
+    compatible_systems,
     find,
     find_for_compile,
-    in_mode,
     named,
-    others_like,
+    systems_in_mode,
     users_of,
 )
 from csrun.system.lease import Lease, acquire, acquire_all
 from csrun.system.lock import (
     FileLock,
-    WaitingLine,
+    TicketQueue,
     holder_of,
     is_held,
     lock,
     lock_errors,
     try_lock,
-    wait_in_line,
+    wait_in_queue,
 )
 from csrun.system.power import Command, Power, SystemState, apply
 from csrun.system.state_files import load_state, make_site_folders, save_state
@@ -31,26 +31,26 @@ __all__ = [
     "Power",
     "SystemBusyError",
     "SystemState",
-    "WaitingLine",
+    "TicketQueue",
     "acquire",
     "acquire_all",
-    "alike",
     "apply",
     "change",
+    "choose_compatible",
+    "compatible_systems",
     "drain",
     "find",
     "find_for_compile",
     "holder_of",
-    "in_mode",
     "is_held",
     "load_state",
     "lock",
     "lock_errors",
     "make_site_folders",
     "named",
-    "others_like",
     "save_state",
+    "systems_in_mode",
     "try_lock",
     "users_of",
-    "wait_in_line",
+    "wait_in_queue",
 ]

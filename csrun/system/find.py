@@ -41,7 +41,7 @@ def find(
     return system
 
 
-def others_like(
+def choose_compatible(
     site: Site,
     first: System,
     count: int,
@@ -64,9 +64,9 @@ def others_like(
             "several CS systems; run the script with python-ws, or drop --num_csx"
         )
     others = [system for system in given or site.systems if system != first]
-    fitting = alike(site, first, mode, others)
+    fitting = compatible_systems(site, first, mode, others)
     if count > len(fitting):
-        obstacles = ((system.name, _unlike(site, system, first, mode)) for system in others)
+        obstacles = ((system.name, _difference(site, system, first, mode)) for system in others)
         why = "; ".join(f"{name} {obstacle}" for name, obstacle in obstacles if obstacle)
         raise UsageError(
             f"num_csx must be at most {1 + len(fitting)}, got {1 + count}: "
@@ -76,15 +76,15 @@ def others_like(
     return tuple(sorted(fitting, key=lambda system: users(site, system))[:count])
 
 
-def alike(
+def compatible_systems(
     site: Site, first: System, mode: ExecutionMode, others: Iterable[System] | None = None
 ) -> list[System]:
     """Return the systems, of `others` or of all, that can share a run with `first`."""
     among = site.systems if others is None else others
-    return [each for each in among if each != first and not _unlike(site, each, first, mode)]
+    return [each for each in among if each != first and not _difference(site, each, first, mode)]
 
 
-def _unlike(site: Site, system: System, first: System, mode: ExecutionMode) -> str:
+def _difference(site: Site, system: System, first: System, mode: ExecutionMode) -> str:
     """Return why a system cannot share a run with another one; empty if it can."""
     state = load_state(site, system)
     if state.mode is not mode:
@@ -137,7 +137,7 @@ def require_usable(
         )
 
 
-def in_mode(site: Site, mode: ExecutionMode) -> list[System]:
+def systems_in_mode(site: Site, mode: ExecutionMode) -> list[System]:
     """Return the systems that are ready in a mode; if there are none, those that will be."""
     states = [(system, load_state(site, system)) for system in site.systems]
     for power in (Power.ACTIVE, Power.BOOTING):
@@ -148,7 +148,7 @@ def in_mode(site: Site, mode: ExecutionMode) -> list[System]:
 
 
 def _freest_in_mode(site: Site, mode: ExecutionMode, users: Users) -> System:
-    found = in_mode(site, mode)
+    found = systems_in_mode(site, mode)
     if len(found) == 1:  # no query is needed
         return found[0]
     if found:

@@ -12,7 +12,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, WaitingLines, holder_of, is_held, wait_in_line
+from csrun.system.lock import FileLock, TicketQueues, holder_of, is_held, wait_in_queue
 from csrun.system.power import Power
 from csrun.system.state_files import changing, lease_file, line_of, load_to_change, try_hold
 
@@ -22,11 +22,11 @@ class Lease:
     """System that this process holds until it releases it or ends."""
 
     system: System
-    held: FileLock
+    file_lock: FileLock
 
     def release(self) -> None:
         """Release the system for the next job."""
-        self.held.release()
+        self.file_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +45,8 @@ def acquire(
     """Lease a system that is ACTIVE in `mode`; wait in a queue while it is held, boots or drains.
 
     holder: who requests it, e.g. `job 12`; the process id is added.
-    on_wait: called with what is waited for, e.g. `held by job 11 (process 345)`, and again when
+    on_wait: called with what is waited for, e.g. `file_lock by job 11 (process 345)`, and again
+    when
         that changes. Ctrl-C ends the wait.
 
     Raises: UsageError, CsrunError if the administrator has changed the system meanwhile
@@ -76,8 +77,8 @@ def acquire_all(
             for each in systems
         ]
     )
-    lines = WaitingLines(tuple(line_of(site, system) for system in systems))
-    held = wait_in_line(lines, text, attempts.take, attempts.say)
+    lines = TicketQueues(tuple(line_of(site, system) for system in systems))
+    held = wait_in_queue(lines, text, attempts.take, attempts.say)
     return [Lease(system, lock) for system, lock in zip(systems, held, strict=True)]
 
 

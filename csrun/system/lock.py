@@ -261,15 +261,15 @@ class Ticket:
     """Place in a queue: a numbered file, locked by the waiting process."""
 
     number: int
-    held: FileLock
+    file_lock: FileLock
 
     def leave(self) -> None:
-        self.held.path.unlink(missing_ok=True)
-        self.held.release()
+        self.file_lock.path.unlink(missing_ok=True)
+        self.file_lock.release()
 
 
 @dataclass(frozen=True)
-class WaitingLine:
+class TicketQueue:
     """Queue as a folder of tickets; the lowest number with a living holder is first."""
 
     folder: Path
@@ -336,14 +336,14 @@ class Tickets:
 
 
 @dataclass(frozen=True)
-class WaitingLines:
+class TicketQueues:
     """Several queues for a process that needs the head of all of them.
 
     They are joined atomically: two processes have the same order in every queue that both are in,
     so they never wait for each other.
     """
 
-    lines: tuple[WaitingLine, ...]
+    lines: tuple[TicketQueue, ...]
 
     def join(self, holder: str) -> Tickets:
         """Take the next number of each.
@@ -379,7 +379,7 @@ class LockQueue(Protocol[Place]):
     def is_first(self, ticket: Place, /) -> bool: ...
 
 
-def wait_in_line(
+def wait_in_queue(
     line: LockQueue[Place],
     holder: str,
     attempt: Callable[[], Resource | None],

@@ -17,7 +17,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import SHARED, SHARED_STICKY, make_for_group, make_private
 from csrun.context import site_state_dir
 from csrun.site import Site, System
-from csrun.system.lock import FileLock, WaitingLine, lock, lock_errors, try_lock
+from csrun.system.lock import FileLock, TicketQueue, lock, lock_errors, try_lock
 from csrun.system.power import Power, SystemState
 
 _SHARED_FOLDERS = {
@@ -107,9 +107,9 @@ def lease_file(site: Site, system: System) -> Path:
     return systems_dir(site) / f"{system.name}.lock"
 
 
-def line_of(site: Site, system: System) -> WaitingLine:
+def line_of(site: Site, system: System) -> TicketQueue:
     """Return the queue of the processes that wait for a system."""
-    return WaitingLine(systems_dir(site) / f"{system.name}.line", site.shared)
+    return TicketQueue(systems_dir(site) / f"{system.name}.line", site.shared)
 
 
 def _read(site: Site, system: System) -> SystemState:

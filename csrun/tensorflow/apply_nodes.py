@@ -15,9 +15,9 @@ from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.gradient_clipping import clipping_of, refuse_edited
 from csrun.tensorflow.graph_branches import BRANCHES
 from csrun.tensorflow.graph_folding import value_of
-from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, variables_by_operator
-from csrun.tensorflow.own_optimizers import OwnOptimizers
+from csrun.tensorflow.graph_gradients import RequestedGradients, ancestors, variables_by_operator
 from csrun.tensorflow.rate_schedules import Rate, RateReader
+from csrun.tensorflow.script_optimizers import ScriptOptimizers
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class GraphLearning:
 
 
 def learning_of(
-    train_op: Any, asked: AskedGradients, rates: RateReader, own: OwnOptimizers
+    train_op: Any, requested: RequestedGradients, rates: RateReader, own: ScriptOptimizers
 ) -> GraphLearning:
     """Return the learning algorithm of a train_op.
 
     Raises: GraphError for unsupported updates, or updates that differ between variables
     """
     ops = ancestors([getattr(train_op, "op", train_op)], by_control=True)
-    if (found := own.learning(ops, asked, rates)) is not None:
+    if (found := own.learning(ops, requested, rates)) is not None:
         optimizer, names, clipping = found
         return GraphLearning(optimizer, frozenset(names), clipping)
     applied = [op for op in ops if op.type in _RULES]
-    _require_known(ops, asked)
+    _require_known(ops, requested)
     if not applied:
         if branch := next((op for op in ops if op.type in BRANCHES), None):
             raise refused(
@@ -63,7 +63,7 @@ def learning_of(
             "model_fn: no update of a variable is below train_op: it must be the result of an "
             "optimizer's minimize or apply_gradients"
         )
-    reader = _ApplyReader(asked, rates)
+    reader = _ApplyReader(requested, rates)
     read = [reader.read(op) for op in applied]
     for op, each in zip(applied, read, strict=True):
         if (each.optimizer, each.clipping) != (read[0].optimizer, read[0].clipping):
@@ -78,8 +78,8 @@ def learning_of(
 class _ApplyReader:
     """Reads Apply operators."""
 
-    def __init__(self, asked: AskedGradients, rates: RateReader) -> None:
-        self._asked = asked
+    def __init__(self, requested: RequestedGradients, rates: RateReader) -> None:
+        self._asked = requested
         self._rates = rates
 
     def read(self, op: Any) -> GraphLearning:
@@ -227,9 +227,9 @@ _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
 }
 
 
-def _require_known(ops: list[Any], asked: AskedGradients) -> None:
+def _require_known(ops: list[Any], requested: RequestedGradients) -> None:
     """Raises: GraphError for an optimizer without a rule, or an assignment to a weight"""
-    weights = set(asked.variables.values())
+    weights = set(requested.variables.values())
     for op in ops:
         if "Apply" in op.type and op.type not in _RULES and op.type.startswith(("Res", "App")):
             known = sorted({name.rpartition("Apply")[2] for name in _RULES})

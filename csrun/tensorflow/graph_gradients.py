@@ -13,7 +13,7 @@ from csrun.tensorflow.tf_version import tf
 
 
 @dataclass
-class AskedGradients:
+class RequestedGradients:
     """Gradients by the name of their placeholder.
 
     losses: tensors that are differentiated, in the order of the calls.

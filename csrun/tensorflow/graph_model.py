@@ -21,13 +21,13 @@ from csrun.nn import Tensor, summary
 from csrun.tensorflow.apply_nodes import GraphLearning, learning_of
 from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.graph_branches import without_branches
-from csrun.tensorflow.graph_gradients import AskedGradients, ancestors
+from csrun.tensorflow.graph_gradients import RequestedGradients, ancestors
 from csrun.tensorflow.graph_import import GraphImporter, stored_name
 from csrun.tensorflow.graph_metrics import GraphMetrics
 from csrun.tensorflow.half_floats import HALVES, without_halves
 from csrun.tensorflow.moving_statistics import import_statistics
-from csrun.tensorflow.own_optimizers import OwnOptimizers
 from csrun.tensorflow.rate_schedules import RateReader
+from csrun.tensorflow.script_optimizers import ScriptOptimizers
 from csrun.tensorflow.script_precision import LossScales, StorageChoice, policies
 from csrun.tensorflow.tf_spec import CSEstimatorSpec
 from csrun.tensorflow.tf_version import seed_keras, tf
@@ -57,16 +57,16 @@ class GraphRequest:
     has_joined: bool = False
 
 
-def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) -> TracedModel:
+def trace_graph(request: GraphRequest, dataset: Dataset, options: CompileOptions) -> TracedModel:
     """Return the program of a mode before the passes, its metrics, and initial values of its
     weights.
 
     Raises: UsageError, GraphError for a model_fn that csrun cannot compile
     """
-    model = _GraphModel(asked, options.run_mode)
+    model = _GraphModel(request, options.run_mode)
     specs = dataset.element_spec()
     model.kinds = dataset.nested(specs)
-    traced = trace_model(model.build, dataset, options.run_mode, asked.params, asked.precision)
+    traced = trace_model(model.build, dataset, options.run_mode, request.params, request.precision)
     host = None
     if model.metrics is not None and traced.host is not None:
         host = replace(model.metrics, outputs=traced.host.outputs)
@@ -78,7 +78,7 @@ def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) 
 class _GraphModel:
     """One call of a model_fn in a separate graph."""
 
-    asked: GraphRequest
+    request: GraphRequest
     mode: RunMode
     graph: Any = field(default_factory=lambda: tf.Graph())
     kinds: tuple[Any, ...] = ()
@@ -87,14 +87,14 @@ class _GraphModel:
 
     def build(self, features: Any, labels: Any, mode: RunMode, params: Any) -> NativeSpec:
         """Model function for csrun's tracer."""
-        gradients, rates = AskedGradients(), RateReader(self.asked.last)
-        own, scales = OwnOptimizers(), LossScales()
+        gradients, rates = RequestedGradients(), RateReader(self.request.last)
+        own, scales = ScriptOptimizers(), LossScales()
         records = (each.recorded() for each in (gradients, rates, own, scales, policies))
         with self.graph.as_default(), ExitStack() as stack:
             for record in records:
                 stack.enter_context(record)
-            tf.compat.v1.set_random_seed(self.asked.seed)
-            seed_keras(self.asked.seed)
+            tf.compat.v1.set_random_seed(self.request.seed)
+            seed_keras(self.request.seed)
             tf.compat.v1.get_variable_scope().set_use_resource(True)
             tf.compat.v1.train.get_or_create_global_step()
             batch = [
@@ -114,7 +114,7 @@ class _GraphModel:
 
     def _set_storage(self) -> HalfFormat | None:
         """Set the storage format of the traced module."""
-        storage = self.asked.storage.of(policies.name)
+        storage = self.request.storage.of(policies.name)
         if storage is not None:
             set_storage(next(iter(self.inputs.values())).tracer.module, storage)
         return storage
@@ -133,11 +133,11 @@ class _GraphModel:
         given = {
             "labels": labels,
             "mode": MODES[self.mode],
-            "params": self.asked.params,
-            "config": self.asked.config,
+            "params": self.request.params,
+            "config": self.request.config,
         }
-        takes = inspect.signature(self.asked.call).parameters
-        found = self.asked.call(
+        takes = inspect.signature(self.request.call).parameters
+        found = self.request.call(
             features, **{name: value for name, value in given.items() if name in takes}
         )
         if not hasattr(found, "loss") or not hasattr(found, "train_op"):
@@ -146,11 +146,11 @@ class _GraphModel:
         return spec
 
     def _imported(
-        self, spec: CSEstimatorSpec, learning: GraphLearning | None, gradients: AskedGradients
+        self, spec: CSEstimatorSpec, learning: GraphLearning | None, gradients: RequestedGradients
     ) -> NativeSpec:
         tracer = next(iter(self.inputs.values())).tracer
         trained = set(learning.trained) if learning else None
-        is_padded = _has_padded_labels(self.asked.params)
+        is_padded = _has_padded_labels(self.request.params)
         self.importer = importer = GraphImporter(tracer, self.inputs, trained, is_padded)
         if self.mode is RunMode.PREDICT:
             return self._predicted(spec)
@@ -166,7 +166,7 @@ class _GraphModel:
             return NativeSpec(mode=self.mode, loss=loss, host_call=call)
         ends, batch = (spec.train_op, spec.loss), self.inputs.keys()
         import_statistics(importer, self.graph, ends, batch, gradients.variables)
-        if importer.assigned and self.asked.has_joined:
+        if importer.assigned and self.request.has_joined:
             name, op = next(iter(importer.assigned.items()))
             raise refused(
                 op,
@@ -192,7 +192,7 @@ class _GraphModel:
             if op is None or op.type != "ScalarSummary" or op.inputs[1].op.name not in known:
                 continue
             (value,) = self.importer.tensors([op.inputs[1]])
-            if not value.shape and value.dtype == self.asked.precision:
+            if not value.shape and value.dtype == self.request.precision:
                 summary.scalar(op.name, value)
 
     def first_values(self) -> dict[str, Array]:
@@ -205,7 +205,7 @@ class _GraphModel:
         with tf.compat.v1.Session(graph=self.graph) as session:
             session.run([variable.initializer for variable in variables.values()])
             values = session.run({name: v.value() for name, v in variables.items()})
-        kind = np.dtype(self.asked.precision)
+        kind = np.dtype(self.request.precision)
         return {stored_name(name): np.asarray(value, kind) for name, value in values.items()}
 
 
@@ -227,7 +227,7 @@ def _mapped(function: Callable[[Any, Tensor], Any], kinds: Any, values: Any) -> 
     return function(kinds, values)
 
 
-def _require_one_loss(loss: Any, gradients: AskedGradients) -> None:
+def _require_one_loss(loss: Any, gradients: RequestedGradients) -> None:
     """Raises: GraphError if gradients are of another tensor than the specification's loss"""
     losses = {_plain(each).name: each for each in gradients.losses}
     if len(losses) > 1:

@@ -15,7 +15,7 @@ _NAMES = ("float16", "half", "bfloat16")
 _said: set[str] = set()
 
 
-def say_widened() -> None:
+def log_widened() -> None:
     """Log once that 16-bit floats of a graph are float32."""
     if not _said:
         _said.add("float16")
@@ -29,7 +29,7 @@ def without_halves(tf: Any) -> Iterator[None]:
 
     def widened(x: Any, dtype: Any, *arguments: Any, **options: Any) -> Any:
         if getattr(dtype, "name", dtype) in HALVES:
-            say_widened()
+            log_widened()
             dtype = tf.float32
         return cast(x, dtype, *arguments, **options)
 

@@ -78,7 +78,7 @@ class CerebrasEstimator(NativeEstimator):
         use_cs: bool = True,
     ) -> "CerebrasEstimator":
         """Train: `steps` more, or up to global step `max_steps`."""
-        _say_ignored(hooks=hooks, saving_listeners=saving_listeners)
+        _log_ignored(hooks=hooks, saving_listeners=saving_listeners)
         self._last = max_steps if steps is None else self._newest_step() + steps
         super().train(input_fn, steps, max_steps)
         return self
@@ -93,7 +93,7 @@ class CerebrasEstimator(NativeEstimator):
         use_cs: bool = False,
     ) -> Results:
         """Return loss and metrics over `steps` batches, or all of them."""
-        _say_ignored(hooks=hooks)
+        _log_ignored(hooks=hooks)
         return super().evaluate(input_fn, steps, checkpoint_path)
 
     def predict(  # type: ignore[override]
@@ -110,7 +110,7 @@ class CerebrasEstimator(NativeEstimator):
 
         Raises: UsageError for whole batches
         """
-        _say_ignored(hooks=hooks)
+        _log_ignored(hooks=hooks)
         if not yield_single_examples:
             raise UsageError("predict: yield_single_examples=False is not supported: leave it out")
         found = super().predict(input_fn, None, checkpoint_path)
@@ -197,7 +197,7 @@ class CerebrasEstimator(NativeEstimator):
         )
 
 
-def _say_ignored(**given: Any) -> None:
+def _log_ignored(**given: Any) -> None:
     for name, value in given.items():
         if value:
             log.warning(f"{name} have no effect in csrun")

@@ -11,8 +11,8 @@ from csrun.jobs.overview import SystemStatus
 from csrun.launch.backend import Backend, JobStatus
 from csrun.launch.process.usage_log import LoadSample
 from csrun.site import Scheduler, Site
+from csrun.watch.displayed_job import DisplayedJob
 from csrun.watch.run_values import NEWEST, Extent, LoggedStep
-from csrun.watch.shown_job import ShownJob
 from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot
 
 MOST_SHOWN = 8  # jobs whose files stay open
@@ -41,7 +41,7 @@ class Collector:
         self._asked_s = -float("inf")
         self._systems: tuple[SystemStatus, ...] = ()
         self._jobs: tuple[JobLine, ...] = ()
-        self._shown: dict[int, ShownJob] = {}
+        self._shown: dict[int, DisplayedJob] = {}
 
     def snapshot(self, job_id: int | None = None) -> SiteSnapshot:
         """Return the current state of the site, with this job, or else the most relevant one.
@@ -93,7 +93,7 @@ class Collector:
     def _detail(self, job: JobLine) -> JobDetail:
         shown = self._shown.pop(job.job_id, None)
         if shown is None:
-            shown = ShownJob(self._site, self._backend, job.job_id, self._extent)
+            shown = DisplayedJob(self._site, self._backend, job.job_id, self._extent)
         self._shown[job.job_id] = shown
         if len(self._shown) > MOST_SHOWN:
             del self._shown[next(iter(self._shown))]  # the job that was displayed longest ago

@@ -19,7 +19,7 @@ from rich.console import Console
 from csrun.base.errors import CsrunError
 from csrun.watch.collect import Collector
 from csrun.watch.keys import ScreenState, keys_in
-from csrun.watch.screen import in_order, screen
+from csrun.watch.screen import screen, sort_jobs
 from csrun.watch.site_snapshot import SiteSnapshot
 from csrun.watch.text_lines import Line
 
@@ -100,7 +100,7 @@ class _LiveScreen:
                 return replace(state, is_over=True)  # the terminal is gone
             before = state
             for key in keys_in(data):
-                state = state.pressed(key, in_order(snapshot.jobs))
+                state = state.pressed(key, sort_jobs(snapshot.jobs))
             if state.cancels is not None:
                 state = self._cancelling(state)
             if state != before:
@@ -122,7 +122,7 @@ class _LiveScreen:
         return replace(state, cancels=None, notice=f"job {job_id}: cancelling")
 
 
-class _Heard(io.TextIOBase):
+class _DistinctText(io.TextIOBase):
     """Written texts, without repetitions."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _Heard(io.TextIOBase):
 @contextmanager
 def _errors_afterwards() -> Iterator[None]:
     """Show standard error's text after the block."""
-    heard = _Heard()
+    heard = _DistinctText()
     try:
         with redirect_stderr(heard):
             yield

@@ -22,9 +22,9 @@ from csrun.watch.text_lines import (
     WARNING,
     YELLOW,
     Line,
-    beside,
     cell,
     in_width,
+    join_columns,
     width_of,
 )
 
@@ -39,7 +39,7 @@ KEYS = "up/down: job   l: log   c: cancel   q: quit"
 
 
 @dataclass(frozen=True)
-class Look:
+class ScreenLook:
     """Appearance of a screen. selected: the job whose line is marked. shows_log: instead of the
     job's run. footer: last line. asks: the footer is a question.
     """
@@ -54,7 +54,7 @@ def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
     """Return all of a snapshot, one part below the other; of a long queue the first jobs."""
     width = console.width
     lines = [_head(snapshot), *system_table(snapshot.systems, width), []]
-    shown = in_order(snapshot.jobs)
+    shown = sort_jobs(snapshot.jobs)
     lines += job_table(shown[:FRAME_JOBS], None, width) if shown else [_NO_JOBS]
     if (more := len(shown) - FRAME_JOBS) > 0:
         lines.append([Segment(f"and {more} more jobs", DIM)])
@@ -65,7 +65,7 @@ def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
     return [in_width(line, width) for line in lines]
 
 
-def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
+def screen(snapshot: SiteSnapshot, console: Console, look: ScreenLook) -> list[Line]:
     """Return a snapshot in the width and height of a terminal.
 
     If there is not enough space, parts are shown in this order of priority: the job and its run,
@@ -84,14 +84,14 @@ def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> list[Line]:
         lines.append(_title(detail, snapshot, console))
         lines += _log(detail.log, room - len(lines), width) or [[Segment("no log", DIM)]]
     else:
-        lines = _in_room(snapshot, detail, console, look, room)
+        lines = _fit_to_height(snapshot, detail, console, look, room)
     lines += [[]] * (room - len(lines))
     footer = [cell(look.footer, WARNING if look.asks else DIM)]
     return [in_width(line, width) for line in (*lines[:room], footer)]
 
 
-def _in_room(
-    snapshot: SiteSnapshot, detail: JobDetail, console: Console, look: Look, room: int
+def _fit_to_height(
+    snapshot: SiteSnapshot, detail: JobDetail, console: Console, look: ScreenLook, room: int
 ) -> list[Line]:
     """Return a job, and as much of its site as fits."""
     width = console.width
@@ -123,7 +123,7 @@ def _in_room(
     return [*lines, *_log(detail.log, rest, width), *notes]
 
 
-def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
+def sort_jobs(jobs: Iterable[JobLine]) -> list[JobLine]:
     """Sort jobs for display: pending and running ones by number, then ended ones, newest first."""
     active = [job for job in jobs if job.is_active]
     ended = [job for job in jobs if not job.is_active]
@@ -131,9 +131,9 @@ def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
     return [*sorted(active, key=by_number), *sorted(ended, key=by_number, reverse=True)]
 
 
-def _jobs(snapshot: SiteSnapshot, look: Look, most: int, width: int) -> list[Line]:
+def _jobs(snapshot: SiteSnapshot, look: ScreenLook, most: int, width: int) -> list[Line]:
     """Return a table of some jobs, including the selected one."""
-    jobs = in_order(snapshot.jobs)
+    jobs = sort_jobs(snapshot.jobs)
     at = next((index for index, job in enumerate(jobs) if job.job_id == look.selected), 0)
     begin = max(0, min(at - most // 2, len(jobs) - most))
     return job_table(jobs[begin : begin + most], look.selected, width)
@@ -199,7 +199,10 @@ class _JobPanel:
             self.console.options.ascii_only,
             is_short,
         )
-        return [*lines, *(beside(run, tasks, left + TASKS_GAP) if is_beside else (*run, *tasks))]
+        return [
+            *lines,
+            *(join_columns(run, tasks, left + TASKS_GAP) if is_beside else (*run, *tasks)),
+        ]
 
 
 def _log(log: Sequence[str], most: int, width: int) -> list[Line]:

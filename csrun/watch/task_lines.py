@@ -16,7 +16,7 @@ _STOPPED, _ZOMBIE = "Tt", "Z"
 
 
 @dataclass(frozen=True)
-class TasksNow:
+class TaskSnapshot:
     """The tasks of a job at a moment.
 
     is_active: the job is pending or running.

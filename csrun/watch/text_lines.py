@@ -91,7 +91,7 @@ def width_of(lines: Iterable[Line]) -> int:
     return max((sum(cell_len(part.text) for part in line) for line in lines), default=0)
 
 
-def beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
+def join_columns(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
     """Return lines on the left, in this width, and others to the right of them."""
     count = max(len(left), len(right))
     both = ([*lines, *[[]] * (count - len(lines))] for lines in (left, right))

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from support.damage import be_a_fifo, change_a_value, drawn, is_small_file
+from support.damage import change_a_value, drawn, is_small_file, replace_by_fifo
 from support.read_back import KINDS
 
 from csrun.base.errors import CsrunError
@@ -83,7 +83,7 @@ class Cases:
             there = sorted(copy / name for name in chain.from_iterable(names))
             if whole := list(filter(is_small_file, there)):
                 path, damage = chance.choice(whole), drawn(chance)
-                if damage is be_a_fifo and self._kind.may_be_a_pipe:
+                if damage is replace_by_fifo and self._kind.may_be_a_pipe:
                     continue  # it is waited for, as it was asked for
                 is_forged |= damage is change_a_value and b'"crc32"' in path.read_bytes()
                 damage(path, chance)

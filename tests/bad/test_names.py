@@ -11,7 +11,7 @@ from csrun.cli.csctl import csctl
 from csrun.cli.csrun_cpu import csrun_cpu
 from csrun.cli.csrun_wse import csrun_wse
 from csrun.cli.frame import run
-from csrun.context.link import SpawnWafer
+from csrun.context.launcher_link import SpawnWafer
 from csrun.launch.command_checks import check_command, check_program
 from csrun.launch.user_command import UserCommand
 

@@ -253,7 +253,7 @@ def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | No
     begin, before = None, code.begin_rows
     if before:
         begin = machine.function("kernel.begin", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    end = machine.function("kernel.end", ctypes.c_void_p) if code.has_end else None
+    end = machine.function("kernel.end", ctypes.c_void_p) if code.has_epilogue else None
     owned = (machine, arguments, memory, numbers, scratch, parts, constants)
 
     def call(_: Any = owned) -> None:
@@ -268,10 +268,12 @@ def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | No
 
 def _constants(kernel: Rotary) -> Sequence[Any]:
     axes = len(kernel.x.shape) - 2 - kernel.dim
-    turns = rotary.turns(
+    rotation_factors = rotary.rotation_factors(
         kernel.x.shape[kernel.dim], kernel.size, kernel.base, False, kernel.x.dtype, axes
     )
-    return (turns,) if kernel.is_interleaved else rotary.cosines_and_sines(turns)
+    return (
+        (rotation_factors,) if kernel.is_interleaved else rotary.cosines_and_sines(rotation_factors)
+    )
 
 
 def _array(name: str, *shape: int) -> Array:

@@ -306,7 +306,7 @@ def _watched(run: list[str], folder: Path, added: dict[str, str]) -> tuple[str, 
 def bench_first_values() -> None:
     """Print how fast normal values are drawn, by NumPy alone and by two threads of csrun."""
     from csrun.executable import Initializer, InitializerKind, Parameter, StoreLayout
-    from csrun.runtime.store.first_values import initialize
+    from csrun.runtime.store.store_initialization import initialize
 
     draw = Initializer(InitializerKind.NORMAL, 0.02)
     parameters = tuple(

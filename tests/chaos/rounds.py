@@ -23,7 +23,7 @@ from chaos.configurations import (
 from support.fc_mnist import FcMnist
 from support.testbed import Testbed
 
-from csrun.context.ending import describe_signal
+from csrun.context.deferred_termination import describe_signal
 
 KILLS = 3  # of one training, which resumes after each
 AMID = 0.5  # of the kills wait until a checkpoint is copied, or brought to the disk

@@ -15,12 +15,12 @@ from csrun.cirh.ops.model import InputOp, StoredOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
-from csrun.compiler.passes.cutting import Cutting
+from csrun.compiler.passes.matrix_sharding import MatrixSharding
 from csrun.compiler.passes.mixed_precision import MixedPrecision
 from csrun.compiler.passes.rewrite import (
     Canonicalization,
     ConstantFolding,
-    DeadCode,
+    DeadCodeElimination,
     Fusion,
     Splitting,
 )
@@ -34,10 +34,10 @@ PASSES = {
         ConstantFolding(),
         CommonSubexpressions(),
         Copies(),
-        DeadCode(),
+        DeadCodeElimination(),
         Fusion(),
         Splitting(),
-        Cutting(most_bytes=64),
+        MatrixSharding(most_bytes=64),
         MixedPrecision(),
     )
 }

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 from csrun.cli import csrun, frame
 from csrun.cli.completion import COMMANDS, SHELLS
@@ -53,7 +53,7 @@ def test_a_command_completes_its_options_and_words() -> None:
 
 
 def test_csctl_completes_the_ids_of_jobs(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     assert place.run("--total-nodes", "1", "true").returncode == 0
     variables = {"CSRUN_STATE_DIR": str(tmp_path / "state")}
     (tmp_path / "state" / "local" / "arrays").mkdir()

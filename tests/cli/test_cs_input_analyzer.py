@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import Workplace, gone
+from support.jobs import Sandbox, gone
 from support.pipelines import MEASURING_SCRIPT
 from support.terminals import terminal
 
@@ -40,17 +40,17 @@ MISTAKES = [
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    folder = Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    folder = Sandbox(tmp_path)
     folder.script(MEASURING_SCRIPT)
     return folder
 
 
-def analyze(place: Workplace, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def analyze(place: Sandbox, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return place.run(*arguments, command=NAME)
 
 
-def nothing_left(place: Workplace) -> bool:
+def nothing_left(place: Sandbox) -> bool:
     return not list((place.path / "state").rglob("analysis-*"))
 
 
@@ -68,7 +68,7 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_anything_runs(
     assert not (tmp_path / "state").exists()
 
 
-def test_it_prints_the_report_and_writes_it_where_it_was_called(place: Workplace) -> None:
+def test_it_prints_the_report_and_writes_it_where_it_was_called(place: Sandbox) -> None:
     done = analyze(place, "python-ws", "run.py", "--params", "a b", "--mode=compile_only")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -83,7 +83,7 @@ def test_it_prints_the_report_and_writes_it_where_it_was_called(place: Workplace
     assert nothing_left(place)
 
 
-def test_json_is_all_that_standard_output_gets(place: Workplace) -> None:
+def test_json_is_all_that_standard_output_gets(place: Sandbox) -> None:
     options = ("--json", "--output", "new/reports", "--verify", "--target", "90000")
     done = analyze(place, *options, "python", "run.py", LAST)
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_json_is_all_that_standard_output_gets(place: Workplace) -> None:
 
 
 @pytest.mark.slow
-def test_verify_runs_the_training_in_the_recommended_layout(place: Workplace) -> None:
+def test_verify_runs_the_training_in_the_recommended_layout(place: Sandbox) -> None:
     done = analyze(place, "--verify", "python-ws", "run.py", LAST)
     assert done.returncode == 0, done.stderr
     assert "Verifying: python-ws run.py\n" in done.stdout
@@ -109,7 +109,7 @@ def test_verify_runs_the_training_in_the_recommended_layout(place: Workplace) ->
     assert nothing_left(place)
 
 
-def test_a_job_that_does_not_tell_what_it_fed_is_an_error(place: Workplace) -> None:
+def test_a_job_that_does_not_tell_what_it_fed_is_an_error(place: Sandbox) -> None:
     done = analyze(place, "--verify", "python", "run.py", "lazy", LAST)
     assert done.returncode == 1
     assert "its streamers reported no rates" in done.stderr
@@ -118,7 +118,7 @@ def test_a_job_that_does_not_tell_what_it_fed_is_an_error(place: Workplace) -> N
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_the_exit_code_of_a_failing_command_is_passed_on(
-    place: Workplace, script: str, code: int
+    place: Sandbox, script: str, code: int
 ) -> None:
     done = analyze(place, "sh", "-c", script, LAST)
     assert done.returncode == code
@@ -127,14 +127,14 @@ def test_the_exit_code_of_a_failing_command_is_passed_on(
     assert nothing_left(place)
 
 
-def test_a_command_that_measures_nothing_is_an_error(place: Workplace) -> None:
+def test_a_command_that_measures_nothing_is_an_error(place: Sandbox) -> None:
     done = analyze(place, "python", "-c", "pass", LAST)
     assert done.returncode == 1
     assert "no measurements found: run a script with python, python-pt or python-ws" in done.stderr
     assert nothing_left(place)
 
 
-def test_the_target_is_the_estimate_where_no_wafer_was_measured(place: Workplace) -> None:
+def test_the_target_is_the_estimate_where_no_wafer_was_measured(place: Sandbox) -> None:
     done = analyze(place, "python", "run.py", "no-wafer", LAST)
     assert "150,000 samples/s, the compile's estimate of the system" in done.stdout
     done = analyze(place, "python", "run.py", "no-wafer", "no-estimate", "--validate_only")
@@ -142,7 +142,7 @@ def test_the_target_is_the_estimate_where_no_wafer_was_measured(place: Workplace
     assert "pass --target" in done.stderr
 
 
-def test_a_site_that_was_named_is_in_the_line_to_run(place: Workplace, tmp_path: Path) -> None:
+def test_a_site_that_was_named_is_in_the_line_to_run(place: Sandbox, tmp_path: Path) -> None:
     shipped = Path(__file__).parents[2] / "site_configs" / "local.yaml"
     (tmp_path / "my site.yaml").write_text(shipped.read_text())
     done = analyze(place, "--site", "my site.yaml", "python", "run.py", LAST)
@@ -152,7 +152,7 @@ def test_a_site_that_was_named_is_in_the_line_to_run(place: Workplace, tmp_path:
 @pytest.mark.parametrize("moment", ["measuring", "feeding"])
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_one_leaves_no_process_and_no_folder(
-    place: Workplace, moment: str, signum: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    place: Sandbox, moment: str, signum: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place.path)
     command = (sys.executable, "-m", "csrun.cli.cs_input_analyzer", "--verify")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import STALL_S, Workplace, gone, until
+from support.jobs import STALL_S, Sandbox, gone, until
 from support.terminals import SIZE, terminal
 
 from csrun.base import stored
@@ -22,18 +22,18 @@ HOLD = f'[ "$SLURM_PROCID" != 0 ] || {{ touch up; {WAIT}; }}'  # one task holds 
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
 
 
-def shown(place: Workplace, what: str) -> list[dict[str, object]]:
+def shown(place: Sandbox, what: str) -> list[dict[str, object]]:
     done = place.csctl("get", what, "-o", "json")
     assert done.returncode == 0, done.stderr
     found: list[dict[str, object]] = json.loads(done.stdout)
     return found
 
 
-def test_a_site_where_nothing_ever_ran(place: Workplace) -> None:
+def test_a_site_where_nothing_ever_ran(place: Sandbox) -> None:
     assert shown(place, "jobs") == []
     done = place.csctl("get", "jobs")
     assert (done.stdout, done.stderr) == ("", "no jobs on site local\n")
@@ -44,7 +44,7 @@ def test_a_site_where_nothing_ever_ran(place: Workplace) -> None:
     assert not (place.path / "state" / "local" / "jobs").exists()
 
 
-def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
+def test_jobs_from_their_start_to_their_end(place: Sandbox) -> None:
     command = ("sh", "-c", f"touch up; {WAIT}; exit 3")
     asked = ("--total-nodes", "2", "--tasks-per-node", "1", "--job-name", "my job")
     with place.start(*asked, *command) as launcher:
@@ -68,7 +68,7 @@ def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
     assert {node["state"] for node in shown(place, "nodes")} == {"IDLE"}
 
 
-def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
+def test_a_command_of_csrun_cpu_is_a_job(place: Sandbox) -> None:
     with place.start("sh", "-c", f"touch up; {WAIT}", command="csrun_cpu") as front:
         place.wait_for("up")
         (job,) = shown(place, "jobs")
@@ -83,7 +83,7 @@ def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
 
 
 @pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
-def test_a_killed_launchers_job_is_lost(command: str, place: Workplace) -> None:
+def test_a_killed_launchers_job_is_lost(command: str, place: Sandbox) -> None:
     with place.start("sh", "-c", "touch up; sleep 60", command=command) as launcher:
         place.wait_for("up")
         launcher.kill()
@@ -94,7 +94,7 @@ def test_a_killed_launchers_job_is_lost(command: str, place: Workplace) -> None:
     assert {node["state"] for node in shown(place, "nodes")} == {"IDLE"}
 
 
-def test_the_next_job_settles_what_a_killed_one_left(place: Workplace) -> None:
+def test_the_next_job_settles_what_a_killed_one_left(place: Sandbox) -> None:
     with place.start(*ONE_TASK, "sh", "-c", "touch up; echo $$ > pid; sleep 60") as launcher:
         place.wait_for("up")
         pid = place.pid("pid")
@@ -106,7 +106,7 @@ def test_the_next_job_settles_what_a_killed_one_left(place: Workplace) -> None:
     assert place.record(1)["state"] == "LOST"
 
 
-def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
+def test_a_record_that_cannot_be_written_ends_no_job(place: Sandbox) -> None:
     records = place.jobs.parent / "records"
     done = place.run(*ONE_TASK, "sh", "-c", f"rm -r {records}; touch {records}; echo well")
     assert done.returncode == 0
@@ -114,7 +114,7 @@ def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
     assert "csrun: job 1: record cannot be written" in done.stderr
 
 
-def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Workplace) -> None:
+def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Sandbox) -> None:
     """Files of a job that lived are not flushed to the disk: a crash may leave them empty."""
     with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
         place.wait_for("up")
@@ -131,7 +131,7 @@ def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Workplace
     )
 
 
-def test_without_a_node_there_is_no_job(place: Workplace) -> None:
+def test_without_a_node_there_is_no_job(place: Sandbox) -> None:
     assert place.run("--alloc-node", "False", "true", command="csrun_cpu").returncode == 0
     assert shown(place, "jobs") == []
 
@@ -167,7 +167,7 @@ def test_a_system_is_held_by_one_and_waited_for_by_the_next(tmp_path: Path) -> N
     assert "job 2 has no swarmx; it has: chief, memoryx, streamer" in refused.stderr
 
 
-def test_logs_are_followed_to_the_end_of_the_job(place: Workplace) -> None:
+def test_logs_are_followed_to_the_end_of_the_job(place: Sandbox) -> None:
     script = f"echo $SLURM_PROCID begins; touch up$SLURM_PROCID; {WAIT}; printf end"
     with place.start("--total-nodes", "2", "--tasks-per-node", "1", "sh", "-c", script) as launcher:
         place.wait_for("up0", "up1")
@@ -182,7 +182,7 @@ def test_logs_are_followed_to_the_end_of_the_job(place: Workplace) -> None:
     assert follower.returncode == 0
 
 
-def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace) -> None:
+def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Sandbox) -> None:
     hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
@@ -199,7 +199,7 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Workplace) -> None:
+def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Sandbox) -> None:
     hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
@@ -216,7 +216,7 @@ def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Work
     assert follower.returncode == 2
 
 
-def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
+def test_jobs_start_in_the_order_they_came(place: Sandbox) -> None:
     """A small job does not pass a large one that waits before it."""
     hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
@@ -235,7 +235,7 @@ def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
     assert place.record(2)["ended"] <= place.record(3)["started"]
 
 
-def test_old_jobs_are_shown_when_they_are_asked_for(place: Workplace) -> None:
+def test_old_jobs_are_shown_when_they_are_asked_for(place: Sandbox) -> None:
     assert place.run(*ONE_TASK, "true").returncode == 0
     records = place.jobs.parent / "records"
     for job_id in range(2, 31):
@@ -247,7 +247,7 @@ def test_old_jobs_are_shown_when_they_are_asked_for(place: Workplace) -> None:
     assert place.run(*ONE_TASK, "true").stderr.startswith("srun: job 31 queued")
 
 
-def test_a_terminal_and_a_pipe_get_the_same_columns(place: Workplace) -> None:
+def test_a_terminal_and_a_pipe_get_the_same_columns(place: Sandbox) -> None:
     piped = place.csctl("get", "systems").stdout.splitlines()
     assert piped[0].split() == ["SYSTEM", "ADDRESS", "MODE", "POWER", "AVAILABLE", "JOB", "WAITING"]
     assert piped[1].split() == ["cs2-01", "127.0.0.1", "PIPELINED", "ACTIVE", "yes"]
@@ -262,7 +262,7 @@ def test_a_terminal_and_a_pipe_get_the_same_columns(place: Workplace) -> None:
         assert tty.exit_code() == 0
 
 
-def test_a_job_with_a_long_name_is_one_line_of_a_terminal(place: Workplace) -> None:
+def test_a_job_with_a_long_name_is_one_line_of_a_terminal(place: Sandbox) -> None:
     name = "a-name-of-more-than-a-hundred-characters-" + "x" * 80
     assert place.run(*ONE_TASK, "--job-name", name, "true").returncode == 0
     environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "xterm"}
@@ -289,7 +289,7 @@ def test_a_job_with_a_long_name_is_one_line_of_a_terminal(place: Workplace) -> N
         (("logs", "3", "--role", "boss"), "got 'boss'"),
     ],
 )
-def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str, place: Workplace) -> None:
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str, place: Sandbox) -> None:
     done = place.csctl(*arguments)
     assert done.returncode == 2
     assert said in done.stderr
@@ -297,7 +297,7 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str, place: Wor
 
 
 @pytest.mark.parametrize("noun", ["jobs", "nodes", "systems"])
-def test_a_site_of_another_scheduler_needs_its_commands(place: Workplace, noun: str) -> None:
+def test_a_site_of_another_scheduler_needs_its_commands(place: Sandbox, noun: str) -> None:
     shipped = (Path(__file__).parents[2] / "site_configs" / "local.yaml").read_text()
     site = place.path / "cluster.yaml"
     site.write_text(shipped.replace("scheduler: local", "scheduler: slurm"))

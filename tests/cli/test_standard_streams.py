@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 WSE = ("csrun_wse", "--total-nodes", "1", "--tasks-per-node", "1")
 TALKS = """
@@ -69,7 +69,7 @@ def test_an_exit_code_needs_no_streams(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_has_no_say_in_how_the_job_ends(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     talks = "for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.1; done; exit 3"
     words = [sys.executable, "-m", "csrun.cli.csrun_wse", *WSE[1:], "sh", "-c", talks]
     done = subprocess.run(
@@ -88,7 +88,7 @@ def test_a_reader_that_leaves_has_no_say_in_how_the_job_ends(tmp_path: Path) -> 
 
 
 def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     with place.start(*WSE[1:], "sh", "-c", TALKS) as launcher:
         place.wait_for("up")
         assert launcher.stdout is not None

@@ -17,7 +17,7 @@ from csrun.cirh import print_module
 from csrun.compiler import (
     STAGES,
     CompileOptions,
-    Watch,
+    PassObserver,
     compile_directory,
     compile_model,
 )
@@ -49,7 +49,7 @@ def test_an_equal_compile_runs_no_pass_and_prints_one_text(tmp_path, monkeypatch
     for module in ("csrun.compiler.compile", "csrun.compiler.passes.pass_manager"):
         monkeypatch.setattr(f"{module}.print_module", printed)
     for _ in range(2):
-        compile_model(Network().trace(), tmp_path, OPTIONS, Watch(begin=begun.append))
+        compile_model(Network().trace(), tmp_path, OPTIONS, PassObserver(begin=begun.append))
     assert begun == list(STAGES)
     assert len(texts) == 5  # the trace's twice; gradient, learning, splitting
 

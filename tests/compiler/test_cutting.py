@@ -106,9 +106,9 @@ def whole(plan, gradients):
     """Gradients of the model's tensors, those of parts put together."""
     found = {}
     for p in plan.parameters:
-        own = gradients[p.name].T if p.is_turned else gradients[p.name]
+        own = gradients[p.name].T if p.is_transposed else gradients[p.name]
         found.setdefault(p.name if p.part is None else p.part.tensor, []).append(own)
-    turned = {p.part.tensor for p in plan.parameters if p.part is not None and p.is_turned}
+    turned = {p.part.tensor for p in plan.parameters if p.part is not None and p.is_transposed}
     return {n: np.concatenate(own, axis=int(n in turned)) for n, own in found.items()}
 
 

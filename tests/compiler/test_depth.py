@@ -8,7 +8,7 @@ from support.programs import Network, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.compiler import Watch, compile_model
+from csrun.compiler import PassObserver, compile_model
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import Verification, run_passes
 from csrun.nn.tracer import Tracer
@@ -26,8 +26,11 @@ def calls_of(work: Callable[[], Any]) -> int:
 def test_three_times_the_layers_cost_about_three_times_the_calls(tmp_path):
     def calls_of_compiling(layers: int) -> int:
         module = Network(sizes=(6, *[4] * layers, 3), batch=2).trace()
-        options, watch = options_of(STREAMING, group_bytes=1), Watch(verify=Verification.NONE)
-        return calls_of(lambda: compile_model(module, tmp_path, options, watch))
+        options, observer = (
+            options_of(STREAMING, group_bytes=1),
+            PassObserver(verify=Verification.NONE),
+        )
+        return calls_of(lambda: compile_model(module, tmp_path, options, observer))
 
     calls_of_compiling(2)  # what is made once
     few, many = map(calls_of_compiling, (30, 90))

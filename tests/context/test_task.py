@@ -9,7 +9,7 @@ import pytest
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host, Hosts, JobFile, Role, TaskEntry, TaskReportKind, current
-from csrun.context.link import report_of
+from csrun.context.launcher_link import report_of
 
 ENTRIES = tuple(
     TaskEntry(rank, role, f"node{rank}", rank, 0, (0,))

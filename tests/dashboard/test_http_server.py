@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 from support.dashboards import asked, events, get, serving
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 
 from csrun.base.mode import ExecutionMode
 from csrun.context import JobFile, Role, TaskEntry
@@ -76,7 +76,7 @@ def test_a_job_that_ends_while_it_is_watched(tmp_path: Path, state: str) -> None
             job.job_id, ExecutionMode.PIPELINED, ("python", "run.py"), str(tmp_path), "local",
             1, 1, (ENTRY,),
         ).write(job.folder.path)  # fmt: skip
-        job.folder.furnish()
+        job.folder.create_subfolders()
         log = f"INFO:csrun:{log_lines.saving_to(Path('runs'))}\nfirst\x1b[31m line\nsecond line\n"
         job.folder.log("rank-00000").write_text(log)
         writer = EventWriter(tmp_path / "runs")
@@ -112,7 +112,7 @@ def test_a_page_that_is_closed_is_no_longer_served(tmp_path: Path, state: str) -
 
 
 def test_the_command_prints_an_address_and_ends_by_ctrl_c(tmp_path: Path, state: str) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     with place.start("dashboard", command="csrun") as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[0]

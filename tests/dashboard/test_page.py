@@ -13,7 +13,7 @@ import pytest
 from support.browser import chromium, needs_browser, show
 from support.dashboards import serving
 from support.fc_mnist import MANY_STEPS, FcMnist, losses
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
@@ -338,7 +338,7 @@ def test_a_failed_command_and_an_empty_folder_on_a_phone(
         open_page(browser, server.url)
         until(lambda: "no jobs, and no model_dirs below" in texts(browser, "#notice")[0])
         assert texts(browser, "#count") == ["0 runs"]
-        assert Workplace(tmp_path).run("--total-nodes", "1", "false").returncode == 1
+        assert Sandbox(tmp_path).run("--total-nodes", "1", "false").returncode == 1
         size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         open_page(browser, f"{server.url}#run/1")

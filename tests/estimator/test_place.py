@@ -15,7 +15,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.context.job import Hosts
 from csrun.estimator import target
-from csrun.estimator.target import Target, checkpoint_space, find_target, on_freest
+from csrun.estimator.target import Target, checkpoint_space, find_target, on_least_loaded
 from csrun.site import System, load
 from csrun.system import Power, SystemState, acquire, save_state
 
@@ -33,13 +33,13 @@ def test_a_system_that_became_busy_is_left_for_one_like_it(
     caplog.set_level(logging.INFO)
     site = msgspec.structs.replace(LOCAL, systems=(FIRST, SECOND))
     target = Target(None, site, FIRST, MODE, is_open=True)
-    assert on_freest(target) == target
+    assert on_least_loaded(target) == target
     with acquire(site, FIRST, MODE, "job 1"):
-        assert on_freest(target).system == SECOND
+        assert on_least_loaded(target).system == SECOND
         named = Target(None, site, FIRST, MODE)
-        assert on_freest(named) == named
+        assert on_least_loaded(named) == named
         with acquire(site, SECOND, MODE, "job 2"):
-            assert on_freest(target) == target
+            assert on_least_loaded(target) == target
     (said,) = caplog.messages
     assert said.endswith("using cs2-02 (127.0.0.2), the first free system in PIPELINED mode")
 
@@ -92,7 +92,7 @@ def test_another_kind_of_system_is_no_choice() -> None:
     site = msgspec.structs.replace(LOCAL, systems=(FIRST, SMALLER))
     target = Target(None, site, FIRST, MODE, is_open=True)
     with acquire(site, FIRST, MODE, "job 1"):
-        assert on_freest(target) == target
+        assert on_least_loaded(target) == target
 
 
 def test_a_job_that_was_given_systems_has_no_others() -> None:
@@ -102,7 +102,7 @@ def test_a_job_that_was_given_systems_has_no_others() -> None:
 
     def taken(**config: Any) -> tuple[str, ...]:
         target = find_target(context, CSRunConfig(**config))
-        assert on_freest(target) == target
+        assert on_least_loaded(target) == target
         return tuple(each.name for each in target.systems)
 
     assert taken() == given[:1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
-from csrun.executable.loss_scale import LossScaling, dynamic, misfit
+from csrun.executable.loss_scale import LossScaling, dynamic, invalid_constant
 
 
 def run(scaling, overflows):
@@ -75,4 +75,4 @@ def test_a_number_stays():
     ],
 )
 def test_constants_out_of_range(options, message):
-    assert message in misfit(LossScaling(**options))
+    assert message in invalid_constant(LossScaling(**options))

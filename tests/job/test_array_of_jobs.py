@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
-from support.jobs import Workplace, until
+from support.jobs import Sandbox, until
 
 TINY = ("--params", "params.yaml", "--max_steps", "4")
 
@@ -20,7 +20,7 @@ def digits(tmp_path: Path) -> FcMnist:
     return place
 
 
-def rows_of(place: Workplace, array_id: int) -> list[dict[str, str]]:
+def rows_of(place: Sandbox, array_id: int) -> list[dict[str, str]]:
     done = place.csctl("get", "array", str(array_id), "-o", "csv")
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
@@ -57,7 +57,7 @@ def test_two_elements_train_with_their_values_and_one_table(digits: FcMnist) -> 
 
 
 def test_a_failed_element_stops_no_other_and_its_code_is_that_of_all(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     place.script(
         "import os, sys, yaml\n"
         "index = os.environ['CSRUN_ARRAY_TASK_ID']\n"
@@ -80,7 +80,7 @@ def test_a_failed_element_stops_no_other_and_its_code_is_that_of_all(tmp_path: P
 
 @pytest.mark.parametrize("way", ["signal", "csctl"])
 def test_all_are_cancelled(tmp_path: Path, way: str) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     place.script("import sys, time\nopen(f'runs-{sys.argv[1]}', 'w').close()\ntime.sleep(600)\n")
     one = ("--total-nodes", "1", "--tasks-per-node", "1")
     with place.start("--array", "1-3%2", *one, "python", "run.py", "%a") as process:
@@ -97,7 +97,7 @@ def test_all_are_cancelled(tmp_path: Path, way: str) -> None:
 
 
 def test_elements_in_the_background_are_found_again(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     place.script("import sys\nopen(f'ran-{sys.argv[1]}', 'w').close()\n")
     one = ("--total-nodes", "1", "--tasks-per-node", "1")
     done = place.run("--detach", "--array", "1-2", *one, "python", "run.py", "%a")

@@ -106,11 +106,11 @@ def born(place: FcMnist, launcher: "subprocess.Popen[str]", name: str) -> int:
     """The process of that name, as soon as there is one."""
     found: dict[str, int] = {}
 
-    def is_there() -> bool:
+    def checkpoint_exists() -> bool:
         found.update(place.processes(launcher.pid))
         return name in found
 
-    until(is_there)
+    until(checkpoint_exists)
     return found[name]
 
 

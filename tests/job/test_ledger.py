@@ -53,11 +53,11 @@ def the_longest(model_dir: Path, seen: int, least_s: float) -> dict[str, float]:
     """The first interval after so many that takes so long."""
     found: list[dict[str, float]] = []
 
-    def is_there() -> bool:
+    def checkpoint_exists() -> bool:
         found[:] = [one for one in intervals(model_dir)[seen:] if sum(one.values()) >= least_s]
         return bool(found)
 
-    until(is_there)
+    until(checkpoint_exists)
     return found[0]
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 SCRIPT = """
 import numpy as np
@@ -29,13 +29,13 @@ VALIDATED = "INFO:csrun:validate_only: the model was validated for train; no ste
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    place = Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    place = Sandbox(tmp_path)
     place.script(SCRIPT)
     return place
 
 
-def on_cpu_node(place: Workplace, *words: str) -> "subprocess.CompletedProcess[str]":
+def on_cpu_node(place: Sandbox, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "csrun.cli.csrun_cpu", *words],
         cwd=place.path, env={**os.environ, "CSRUN_STATE_DIR": str(place.path / "state")},
@@ -43,7 +43,7 @@ def on_cpu_node(place: Workplace, *words: str) -> "subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-def checkpoints(place: Workplace) -> list[Path]:
+def checkpoints(place: Sandbox) -> list[Path]:
     return list(place.path.rglob("*.safetensors"))
 
 
@@ -52,7 +52,7 @@ def checkpoints(place: Workplace) -> list[Path]:
     [(("--compile_only",), COMPILED), (("--mode=validate_only",), VALIDATED)],
 )
 def test_csrun_cpu_compiles_or_validates_and_takes_no_step(
-    place: Workplace, words: tuple[str, ...], said: str
+    place: Sandbox, words: tuple[str, ...], said: str
 ) -> None:
     done = on_cpu_node(place, "python-ws", "run.py", *words)
     assert done.returncode == 0
@@ -62,7 +62,7 @@ def test_csrun_cpu_compiles_or_validates_and_takes_no_step(
     assert bool(list(place.path.glob("model_dir/tfcs_*/program.py"))) == (said == COMPILED)
 
 
-def test_every_task_of_a_job_ends_after_the_compile(place: Workplace) -> None:
+def test_every_task_of_a_job_ends_after_the_compile(place: Sandbox) -> None:
     done = place.run("--total-nodes", "3", "python-ws", "run.py", "--compile_only")
     said = done.stdout.splitlines()
     assert done.returncode == 0
@@ -73,7 +73,7 @@ def test_every_task_of_a_job_ends_after_the_compile(place: Workplace) -> None:
 
 @pytest.mark.slow
 def test_the_words_of_one_command_do_not_reach_the_next(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
+    place: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CSRUN_PREPARATION", "compile_only")
     done = on_cpu_node(place, "python", "run.py")
@@ -84,7 +84,7 @@ def test_the_words_of_one_command_do_not_reach_the_next(
 
 
 @pytest.mark.slow
-def test_an_analysis_measures_and_takes_no_step(place: Workplace) -> None:
+def test_an_analysis_measures_and_takes_no_step(place: Sandbox) -> None:
     done = place.run("python", "run.py", "--compile_only", command="cs_input_analyzer")
     assert done.returncode == 0, done.stderr
     assert COMPILED in done.stderr
@@ -113,14 +113,14 @@ print("final loss", loss.item())
 
 
 @pytest.fixture
-def torch_place(tmp_path: Path) -> Workplace:
+def torch_place(tmp_path: Path) -> Sandbox:
     pytest.importorskip("torch", reason="the front end is PyTorch's")
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     place.script(TORCH)
     return place
 
 
-def test_every_task_of_a_pytorch_job_ends_after_the_compile(torch_place: Workplace) -> None:
+def test_every_task_of_a_pytorch_job_ends_after_the_compile(torch_place: Sandbox) -> None:
     place = torch_place
     done = place.run("--total-nodes", "3", "python-ws", "run.py", "--compile_only")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -131,7 +131,7 @@ def test_every_task_of_a_pytorch_job_ends_after_the_compile(torch_place: Workpla
 
 @pytest.mark.slow  # it measures for some seconds
 @pytest.mark.timeout(600)
-def test_a_dataloader_is_analysed(torch_place: Workplace) -> None:
+def test_a_dataloader_is_analysed(torch_place: Sandbox) -> None:
     place = torch_place
     words = ("python-pt", "run.py", "--validate_only")
     with place.start(*words, command="cs_input_analyzer") as process:

@@ -18,7 +18,7 @@ from csrun.executable import Executable, Runtime, StepState, UpdateProgram, view
 from csrun.executable.store_places import gradients_offset
 from csrun.params import load
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")

@@ -9,21 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.pages import CHECKOUT, README, blocks, section
 
 FINAL_LOSS = re.compile(r"Loss for final step: [\d.e-]+")
 
 
 @pytest.fixture
-def place(tmp_path: Path, state: str) -> Workplace:
+def place(tmp_path: Path, state: str) -> Sandbox:
     """A folder with the README's own run.py."""
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     place.script(next(blocks(section(README, "Your own run.py"))))
     return place
 
 
-def alone(place: Workplace, *arguments: str) -> str:
+def alone(place: Sandbox, *arguments: str) -> str:
     """`python run.py` to its end; what it says."""
     command = [sys.executable, "run.py", *arguments]
     done = subprocess.run(command, cwd=place.path, capture_output=True, text=True, timeout=120)
@@ -32,7 +32,7 @@ def alone(place: Workplace, *arguments: str) -> str:
 
 
 def test_the_script_of_the_readme_trains_alike_on_the_cpu_and_on_a_system(
-    place: Workplace,
+    place: Sandbox,
 ) -> None:
     trained = alone(place)
     (place.path / "model_dir").rename(place.path / "model_dir_cpu")
@@ -44,7 +44,7 @@ def test_the_script_of_the_readme_trains_alike_on_the_cpu_and_on_a_system(
     assert "sample 63: " in alone(place, "--mode", "predict", "--eval_steps", "1")
 
 
-def test_the_script_of_the_readme_compiles_and_trains_nothing(place: Workplace) -> None:
+def test_the_script_of_the_readme_compiles_and_trains_nothing(place: Sandbox) -> None:
     command = ("python-ws", "run.py", "--compile_only")
     done = place.run(*command, command="csrun_cpu")
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_the_script_of_the_readme_compiles_and_trains_nothing(place: Workplace) 
 
 
 @pytest.mark.slow
-def test_the_input_of_the_readmes_script_is_analysed(place: Workplace) -> None:
+def test_the_input_of_the_readmes_script_is_analysed(place: Sandbox) -> None:
     command = ("--json", "python-ws", "run.py", "--validate_only")
     done = place.run(*command, command="cs_input_analyzer")
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch")
 
@@ -50,7 +50,7 @@ ONE = ("--total-nodes", "2", "--tasks-per-node", "1")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_kind_of_job_gives_the_same_bits_and_goes_on_when_killed(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def trained(folder: str, *words: str, killed_at: int = 0, command: str = "csrun_wse") -> object:

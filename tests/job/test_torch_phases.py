@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import TWO_STREAMERS
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch")
 
@@ -111,7 +111,7 @@ def test_phases_are_pytorchs_and_a_killed_job_goes_on_in_its_phase(
     expected = said(plain.stdout)
 
     def run(folder: str, killed_at: int, *words: str, command: str = "csrun_wse") -> object:
-        place = Workplace(tmp_path / folder)
+        place = Sandbox(tmp_path / folder)
         place.path.mkdir(exist_ok=True)
         done = place.run(*words, place.script(SCRIPT), kind, str(killed_at), command=command)
         path = place.path / "model_dir" / f"model-ckpt-{STEPS}.safetensors"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import TWO_STREAMERS
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch")
 
@@ -332,7 +332,7 @@ def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(tmp_path: Pa
     assert plain.returncode == 0, plain.stderr
     found: dict[str, Losses] = {}
     for number, (command, names) in enumerate(JOBS):
-        place = Workplace(tmp_path / str(number))
+        place = Sandbox(tmp_path / str(number))
         place.path.mkdir()
         done = place.run(*command, place.script(script_of(names)))
         assert done.returncode == 0, done.stderr

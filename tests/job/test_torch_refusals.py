@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import TWO_STREAMERS
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch")
 
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[1] / "support" / "refusals.py"
 @pytest.mark.slow
 def test_what_is_refused_is_refused_in_jobs(tmp_path):
     """None starts a training that would end otherwise than in one process."""
-    done = Workplace(tmp_path).run(*TWO_STREAMERS, "python-ws", str(SCRIPT))
+    done = Sandbox(tmp_path).run(*TWO_STREAMERS, "python-ws", str(SCRIPT))
     assert done.returncode == 0, done.stderr
     found = dict(line.split(" => ", 1) for line in done.stdout.splitlines() if " => " in line)
     page = messages_of_the_page()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import TWO_STREAMERS
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch")
 
@@ -52,7 +52,7 @@ def test_a_job_killed_at_the_end_of_a_pass_resumes_and_a_finished_one_runs_again
     tmp_path: Path, interpreter: str, order: str
 ) -> None:
     def run(folder: str, killed_behind: int, *words: str, command: str = "csrun_wse") -> object:
-        place = Workplace(tmp_path / folder)
+        place = Sandbox(tmp_path / folder)
         place.path.mkdir(exist_ok=True)
         script = place.script(SCRIPT)
         done = place.run(*words, script, order, str(killed_behind), command=command)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import TWO_STREAMERS
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch")
 
@@ -95,7 +95,7 @@ FOUR_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "4", "--cpus-per-tas
 def test_sessions_in_turn_are_one_job_with_the_same_bits_also_when_it_is_killed(
     tmp_path: Path,
 ) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     (tmp_path / "script.py").write_text(IN_TURN)
 
     def trained(folder: str, *words: str, killed_at: int = 0, command: str = "csrun_wse") -> object:
@@ -119,7 +119,7 @@ def test_sessions_in_turn_are_one_job_with_the_same_bits_also_when_it_is_killed(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_job_goes_on_with_the_same_bits_on_other_streamers(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def trained(folder: str, *command: str, killed_at: int = 0) -> tuple[int, str, bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fc_mnist import FOLDER
-from support.jobs import STALL_S, Workplace
+from support.jobs import STALL_S, Sandbox
 
 pytest.importorskip("torch")
 
@@ -71,7 +71,7 @@ def in_passes(path: Path, share: int) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_streamers_share_the_samples_and_their_number_changes_no_bit(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
     results = {}
     for streamers in (1, 4):
@@ -142,7 +142,7 @@ def test_the_loop_that_everybody_writes_has_the_same_bits_under_every_interprete
     for name in ("python", "python-pt", "python-ws"):
         (folder := tmp_path / name).mkdir()
         variables = (("PYTHONPATH", str(FOLDER)), ("OMP_NUM_THREADS", "1"))
-        place = Workplace(folder, variables=variables)
+        place = Sandbox(folder, variables=variables)
         script = place.script(SNIPPET.format(data=str(FOLDER / "data")))
         if name == "python":
             done = alone(place, script)
@@ -156,7 +156,7 @@ def test_the_loop_that_everybody_writes_has_the_same_bits_under_every_interprete
     assert said["python"] == said["python-pt"] == said["python-ws"]
 
 
-def alone(place: Workplace, script: str) -> "subprocess.CompletedProcess[str]":
+def alone(place: Sandbox, script: str) -> "subprocess.CompletedProcess[str]":
     """`python run.py`."""
     environment = {
         **os.environ,

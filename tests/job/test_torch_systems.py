@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.pages import CHECKOUT
 from support.sites import STREAMING_8, separate_site
 
@@ -67,7 +67,7 @@ def words(folder: str, systems: int, size: int = 0, rate: float = 0.0) -> list[s
 
 
 def in_job(
-    place: Workplace, systems: int, size: int = 0, rate: float = 0.0, layout: Words = LAYOUT
+    place: Sandbox, systems: int, size: int = 0, rate: float = 0.0, layout: Words = LAYOUT
 ) -> list[float]:
     (place.path / "script.py").write_text("import cerebras_torch as cbtorch\n" + SCRIPT)
     folder = f"with-{len(list(place.path.iterdir()))}"
@@ -80,7 +80,7 @@ def test_what_a_loop_reads_of_two_systems_is_pytorchs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a shorter last batch, evaluations, and means of the user's own."""
-    found = in_job(Workplace(tmp_path), 2)
+    found = in_job(Sandbox(tmp_path), 2)
     spec = importlib.util.spec_from_file_location("plain", PLAIN)
     assert spec is not None
     assert spec.loader is not None
@@ -96,7 +96,7 @@ def test_what_a_loop_reads_of_two_systems_is_pytorchs(
 @pytest.mark.slow
 def test_systems_and_micro_batches_have_the_masks_of_one(tmp_path: Path) -> None:
     """And on machines of their own, with a SwarmX task between, the bits of one machine."""
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     expected = in_job(place, 1, rate=0.3)
     found = in_job(place, 4, size=2, rate=0.3)
     assert found == pytest.approx(expected, rel=1e-9)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.accounts import needs_two_accounts
-from support.jobs import STALL_S, Workplace, gone, until
+from support.jobs import STALL_S, Sandbox, gone, until
 from support.terminals import terminal
 from support.testbed import site_file
 
@@ -30,11 +30,11 @@ CANCELLED = f"cancelled by {getpass.getuser()} (csctl cancel)"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
 
 
-def test_a_running_job_ends_in_order(place: Workplace) -> None:
+def test_a_running_job_ends_in_order(place: Sandbox) -> None:
     script = "trap 'touch told; exit 0' TERM; touch up; while :; do sleep 0.05; done"
     with place.start(*ONE_TASK, "sh", "-c", script) as launcher:
         place.wait_for("up")
@@ -48,7 +48,7 @@ def test_a_running_job_ends_in_order(place: Workplace) -> None:
     assert CANCELLED in place.csctl("get", "jobs", "--all").stdout
 
 
-def test_waiting_jobs_leave_the_line(place: Workplace) -> None:
+def test_waiting_jobs_leave_the_line(place: Sandbox) -> None:
     """One that is told, and one that is stopped."""
     waits = "csrun: waiting for 1 of the 16 nodes"
     with running(place, ALL_NODES):
@@ -74,7 +74,7 @@ def test_waiting_jobs_leave_the_line(place: Workplace) -> None:
         assert place.record(job_id)["started"] is None
 
 
-def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
+def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Sandbox) -> None:
     script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     place = replace(place, site=site_file(place.path, "local", grace_s=1))
     with place.start("sh", "-c", script, command="csrun_cpu") as front:
@@ -88,7 +88,7 @@ def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
     assert front.returncode == 137
 
 
-def test_a_command_stopped_by_ctrl_z_ends_in_order(place: Workplace) -> None:
+def test_a_command_stopped_by_ctrl_z_ends_in_order(place: Sandbox) -> None:
     (place.path / "run.sh").write_text(
         "trap 'touch told; exit 5' TERM; touch up; while :; do sleep 0.05; done"
     )
@@ -104,13 +104,13 @@ def test_a_command_stopped_by_ctrl_z_ends_in_order(place: Workplace) -> None:
     assert (place.path / "told").exists()
 
 
-def test_an_unknown_job_is_refused(place: Workplace) -> None:
+def test_an_unknown_job_is_refused(place: Sandbox) -> None:
     done = place.csctl("cancel", "job", "5")
     assert done.returncode == 2
     assert "job 5: no such job on site local" in done.stderr
 
 
-def test_a_job_that_was_killed_has_ended_already(place: Workplace) -> None:
+def test_a_job_that_was_killed_has_ended_already(place: Sandbox) -> None:
     with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
         place.wait_for("up")
         launcher.kill()
@@ -119,7 +119,7 @@ def test_a_job_that_was_killed_has_ended_already(place: Workplace) -> None:
 
 
 @needs_two_accounts
-def test_someone_elses_job_is_refused(place: Workplace) -> None:
+def test_someone_elses_job_is_refused(place: Sandbox) -> None:
     """Of a state folder that csrun has made nobody else reads anything."""
     place.path.chmod(0o755)
     with running(place) as launcher:
@@ -144,7 +144,7 @@ def test_someone_elses_job_is_refused(place: Workplace) -> None:
 
 
 def test_a_later_process_of_the_launchers_number_is_not_hit(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
+    place: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CSRUN_STATE_DIR", str(place.path / "state"))
     monkeypatch.setattr(cancel, "SPARE_S", 0.2)
@@ -158,7 +158,7 @@ def test_a_later_process_of_the_launchers_number_is_not_hit(
     assert place.record(1)["state"] == "COMPLETED"
 
 
-def test_who_may_not_cancel_a_job_and_where_it_ended(place: Workplace) -> None:
+def test_who_may_not_cancel_a_job_and_where_it_ended(place: Sandbox) -> None:
     """A record is of the account that its file belongs to, whatever is written in it."""
     with running(place) as launcher:
         told = place.record(1)["launcher"]
@@ -183,7 +183,7 @@ def test_who_may_not_cancel_a_job_and_where_it_ended(place: Workplace) -> None:
 
 @contextmanager
 def running(
-    place: Workplace, layout: tuple[str, ...] = ONE_TASK
+    place: Sandbox, layout: tuple[str, ...] = ONE_TASK
 ) -> Iterator["subprocess.Popen[str]"]:
     """A job that runs, and is let go at the end."""
     with place.start(*layout, "sh", "-c", UNTIL_GO) as launcher:
@@ -204,6 +204,6 @@ def bystander() -> Iterator["subprocess.Popen[bytes]"]:
             process.kill()
 
 
-def change_record(place: Workplace, **changes: object) -> None:
+def change_record(place: Sandbox, **changes: object) -> None:
     path = place.jobs.parent / "records" / "1.json"
     path.write_bytes(stored.text_of(place.record(1) | changes))

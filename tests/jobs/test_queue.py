@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 from csrun.base import stored
 from csrun.jobs.registered_job import JobCounter, registered
@@ -14,8 +14,8 @@ from csrun.site import load
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
 
 
 def job_id() -> int:
@@ -41,7 +41,7 @@ def test_a_counter_is_believed_when_folders_are_gone(state: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
-def test_a_queue_that_cannot_be_written_is_one_line(command: str, place: Workplace) -> None:
+def test_a_queue_that_cannot_be_written_is_one_line(command: str, place: Sandbox) -> None:
     place.jobs.parent.mkdir(parents=True)
     (place.jobs.parent / "nodes").touch()  # a file, where the queue's folder should be
     done = place.run("true", command=command)

@@ -87,9 +87,7 @@ def refuse(*arguments: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize(
-    "refused", ["register.show", "registered_job.show_on_board", "folder.lock"]
-)
+@pytest.mark.parametrize("refused", ["register.show", "registered_job.publish_job", "folder.lock"])
 def test_nothing_is_left_of_a_job_that_cannot_be_registered(
     refused: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from csrun.jobs.folder import create, newest_first
-from csrun.jobs.retention import Leftover, expired, prune, unkept
+from csrun.jobs.retention import Leftover, expired, expired_folders, prune
 from csrun.site import Retention
 
 DAY_S = 86_400
@@ -34,7 +34,7 @@ def test_the_newest_stay_and_so_do_the_living(tmp_path: Path) -> None:
         if folder.path.name != "2":
             live.release()
     paths, rule, dead = newest_first(tmp_path), Retention(keep_count=4), []
-    assert [each.path.name for each in unkept(paths, rule)] == ["3", "1"]
+    assert [each.path.name for each in expired_folders(paths, rule)] == ["3", "1"]
     prune(paths, rule, lambda path: dead.append(path.name))
     made[1][1].release()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "4", "5", "6", "7"]
@@ -49,4 +49,7 @@ def test_sizes_are_those_of_all_files(tmp_path: Path) -> None:
         (folder.path / "logs").mkdir()
         (folder.path / "logs" / "a.log").write_bytes(bytes(600_000))
         os.utime(folder.path, (number, number))
-    assert [e.path.name for e in unkept(newest_first(tmp_path), Retention(keep_mb=1))] == ["2", "1"]
+    assert [e.path.name for e in expired_folders(newest_first(tmp_path), Retention(keep_mb=1))] == [
+        "2",
+        "1",
+    ]

@@ -20,7 +20,7 @@ from csrun.base.files import SHARED, make_for_group
 from csrun.base.mode import ExecutionMode
 from csrun.cli import cs, csctl, frame
 from csrun.context import Telemetry
-from csrun.context.job import UseLog
+from csrun.context.job import LeaseLog
 from csrun.jobs import cancel, overview, register
 from csrun.jobs.queue import allocate
 from csrun.jobs.registered_job import RegisteredJob, registered
@@ -66,12 +66,12 @@ def state_folder(
 def running() -> Iterator[RegisteredJob]:
     """A job that has a system, and has come to step 5."""
     with registered(SITE, SECRET_COMMAND, JobOptions(), 1, 1) as job:
-        job.folder.furnish()
+        job.folder.create_subfolders()
         job.start(("node1",))
-        uses = UseLog(job.telemetry_dir)
-        uses.ask(SYSTEM.name)
+        uses = LeaseLog(job.telemetry_dir)
+        uses.record_request(SYSTEM.name)
         lease = system.acquire(SITE, SYSTEM, ExecutionMode.PIPELINED, f"job {job.job_id}")
-        with lease, uses.held():
+        with lease, uses.record_lease():
             Telemetry((SYSTEM.name,), "training", 5, 9, None, 1024, "loss 1", 0.0).write(
                 job.telemetry_dir
             )

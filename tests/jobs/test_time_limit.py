@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace, over_its_limit
+from support.jobs import Sandbox, over_its_limit
 
 from csrun.base.errors import UsageError
 from csrun.jobs.time_limit import format_duration, parse
@@ -52,7 +52,7 @@ def test_durations_as_squeue_shows_them(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize("ending", ["exit 0", "exit 5"])
 def test_a_job_over_its_limit_is_ended_in_order(ending: str, tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     script = f"trap 'echo told; {ending}' TERM; touch up; while :; do sleep 0.05; done"
     done, limit = over_its_limit(place, (tmp_path / "up").exists, *ONE_TASK, "sh", "-c", script)
     assert done.returncode == 143
@@ -63,14 +63,14 @@ def test_a_job_over_its_limit_is_ended_in_order(ending: str, tmp_path: Path) -> 
 
 
 def test_a_limit_that_is_not_reached_changes_nothing(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     done = place.run(*ONE_TASK, "--time-limit=5", "sh", "-c", "exit 4")
     assert done.returncode == 4
     assert place.record(1)["state"] == "FAILED"
 
 
 def test_a_command_of_csrun_cpu_over_its_limit_is_ended(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     done = place.run("--time-limit", "0:01", "sleep", "60", command="csrun_cpu")
     assert done.returncode == 143
     assert "time limit of 0:01 reached" in done.stderr
@@ -78,7 +78,7 @@ def test_a_command_of_csrun_cpu_over_its_limit_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_wrong_limit_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     done = place.run(*ONE_TASK, "--time-limit", "soon", "true")
     assert done.returncode == 2
     assert "got 'soon'" in done.stderr

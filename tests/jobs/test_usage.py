@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from csrun.base.errors import UsageError
-from csrun.context.job import SystemUse
+from csrun.context.job import LeaseRecord
 from csrun.jobs.period import Period, moment, period_of
 from csrun.jobs.record import JobRecord, Launcher, RecordState
 from csrun.jobs.usage import Usage, totals, uses_of
@@ -20,7 +20,7 @@ def hours(count: float) -> datetime:
 
 def record(job: int, user: str, *uses: tuple[str, float, float | None]) -> JobRecord:
     systems = tuple(
-        SystemUse(name, hours(0), hours(begin), None if end is None else hours(end))
+        LeaseRecord(name, hours(0), hours(begin), None if end is None else hours(end))
         for name, begin, end in uses
     )
     return JobRecord(job, "run.py", user, 0, (), "", 1, 1, Launcher("here", 1, 1), hours(0),
@@ -49,7 +49,7 @@ def test_a_job_that_ended_without_giving_its_system_back_had_it_to_its_end() -> 
 
 
 def test_a_system_that_was_only_waited_for_is_not_counted() -> None:
-    waits = msgspec.structs.replace(JOBS[2], systems=(SystemUse("cs2-01", hours(0)),))
+    waits = msgspec.structs.replace(JOBS[2], systems=(LeaseRecord("cs2-01", hours(0)),))
     assert uses_of([waits], Period(hours(0), hours(9))) == []
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.keras_models import keras  # noqa: F401  skips where there is none
 
 from csrun.records import checkpoints
@@ -69,7 +69,7 @@ JOB = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1")
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    return Workplace(tmp_path)
+    return Sandbox(tmp_path)
 
 
 def losses(text):

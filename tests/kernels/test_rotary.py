@@ -25,13 +25,15 @@ def turned(x, pairs, size, base, axis, is_inverse=False):
 
 def ours(x, out, size, base, axis, interleaved, is_inverse=False):
     axes = x.ndim - 2 - axis
-    turns = rotary.turns(x.shape[axis], size, base, is_inverse, str(x.dtype), axes)
+    rotation_factors = rotary.rotation_factors(
+        x.shape[axis], size, base, is_inverse, str(x.dtype), axes
+    )
     if interleaved:
-        rotary.turn_pairs(x, out, turns)
+        rotary.rotate_pairs(x, out, rotation_factors)
     else:
         outer = x.shape[1:-1] if axis else x.shape[:-1]
         part = np.empty((*outer, size // 2), x.dtype)
-        rotary.turn_halves(x, out, *rotary.cosines_and_sines(turns), part)
+        rotary.rotate_halves(x, out, *rotary.cosines_and_sines(rotation_factors), part)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
-from csrun.jobs.folder import TASK_BYTES, lack_of_room
+from csrun.jobs.folder import TASK_BYTES, missing_disk_space
 
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
 FILL = """
@@ -22,18 +22,18 @@ FULL = r"error: .*jobs/1: disk full: the files of 1 task need about [\d,]+ bytes
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Workplace]:
+def place(tmp_path: Path) -> Iterator[Sandbox]:
     """Its state is on a disk of 1 MB."""
     folder = tmp_path / "state"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("a small file system needs the right to mount one")
-    yield Workplace(tmp_path)
+    yield Sandbox(tmp_path)
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_that_becomes_full_is_the_cause(place: Workplace) -> None:
+def test_a_disk_that_becomes_full_is_the_cause(place: Sandbox) -> None:
     place.script(FILL)
     done = place.run(*ONE_TASK, "python", "run.py")
     assert done.returncode == 1
@@ -41,7 +41,7 @@ def test_a_disk_that_becomes_full_is_the_cause(place: Workplace) -> None:
     assert "set CSRUN_STATE_DIR to a folder on a larger disk" in done.stderr
 
 
-def test_a_job_that_has_no_room_does_not_begin(place: Workplace) -> None:
+def test_a_job_that_has_no_room_does_not_begin(place: Sandbox) -> None:
     used = place.path / "state" / "used"
     used.write_bytes(bytes((1 << 20) - 20 * TASK_BYTES))
     done = place.run("--total-nodes", "16", "--tasks-per-node", "4", "touch", "begun")
@@ -52,4 +52,4 @@ def test_a_job_that_has_no_room_does_not_begin(place: Workplace) -> None:
 
 
 def test_room_enough_is_nothing_to_say(tmp_path: Path) -> None:
-    assert lack_of_room(tmp_path / "not" / "there", 1) is None
+    assert missing_disk_space(tmp_path / "not" / "there", 1) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import STALL_S, Workplace, gone, until
+from support.jobs import STALL_S, Sandbox, gone, until
 
 SMALL = ("--total-nodes", "1", "--tasks-per-node", "3", "--cpus-per-task", "1")
 
@@ -34,11 +34,11 @@ TASKS = ("task0", "task1", "task2", "grandchild", "daemon")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
 
 
-def test_a_job_that_ends_well(place: Workplace) -> None:
+def test_a_job_that_ends_well(place: Sandbox) -> None:
     place.script(
         "import os, stat, sys; from csrun.context import current\n"
         "print(os.environ['SLURM_PROCID'], sys.argv, sys.path[0])\n"
@@ -71,7 +71,7 @@ ONE_TASK_ENDS = [
 
 @pytest.mark.parametrize(("ending", "code", "named"), ONE_TASK_ENDS)
 def test_the_task_that_fails_is_named_last(
-    place: Workplace, ending: str, code: int, named: str
+    place: Sandbox, ending: str, code: int, named: str
 ) -> None:
     place.script(f"import os, sys, time\nif os.environ['SLURM_PROCID'] == '1':\n    {ending}\n"
                  "time.sleep(600)")  # fmt: skip
@@ -81,7 +81,7 @@ def test_the_task_that_fails_is_named_last(
     assert done.stderr.splitlines()[-1] == f"log: {place.jobs}/1/logs/rank-00001.log"
 
 
-def test_a_traceback_is_the_users_own_and_shown_once(place: Workplace) -> None:
+def test_a_traceback_is_the_users_own_and_shown_once(place: Sandbox) -> None:
     place.script("import os\nprint('before')\nraise ValueError('bad batch')")
     done = place.run(*SMALL[:3], "1", "python", "run.py")
     assert done.stdout.splitlines()[1:] == ["before"]
@@ -95,7 +95,7 @@ def test_a_traceback_is_the_users_own_and_shown_once(place: Workplace) -> None:
     assert "ValueError" in (place.jobs / "1/logs/rank-00000.log").read_text()
 
 
-def test_a_users_mistake_is_one_line(place: Workplace) -> None:
+def test_a_users_mistake_is_one_line(place: Sandbox) -> None:
     place.script(
         "from csrun.base.errors import UsageError\nraise UsageError('params.yaml: no key')"
     )
@@ -106,7 +106,7 @@ def test_a_users_mistake_is_one_line(place: Workplace) -> None:
     assert (place.jobs / "1/logs/rank-00000.log").read_text() == "error: params.yaml: no key\n"
 
 
-def test_a_peers_loss_is_not_the_cause(place: Workplace) -> None:
+def test_a_peers_loss_is_not_the_cause(place: Sandbox) -> None:
     place.script(
         "import os, time; from csrun.base.errors import PeerLost\n"
         "if os.environ['SLURM_PROCID'] == '2': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
@@ -118,7 +118,7 @@ def test_a_peers_loss_is_not_the_cause(place: Workplace) -> None:
 
 
 def test_a_module_runs_as_one_to_the_end_of_its_threads_and_exit_handlers(
-    place: Workplace,
+    place: Sandbox,
 ) -> None:
     place.script(
         "import atexit, sys, threading, time\n"
@@ -131,7 +131,7 @@ def test_a_module_runs_as_one_to_the_end_of_its_threads_and_exit_handlers(
 
 
 @pytest.mark.parametrize("command", [("python", "-c", "print(6*7)"), ("sh", "-c", "echo 42")])
-def test_other_programs_run_under_it(place: Workplace, command: tuple[str, ...]) -> None:
+def test_other_programs_run_under_it(place: Sandbox, command: tuple[str, ...]) -> None:
     done = place.run(*SMALL[:3], "1", *command)
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["42"])
 
@@ -150,7 +150,7 @@ time.sleep(600)
 """
 
 
-def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
+def test_a_wafer_is_a_task_of_the_job(place: Sandbox) -> None:
     """What it runs is csrun's own, for the system and the run that the message names."""
     place.script(WAFER)
     done = place.run(*SMALL, "python", "run.py")
@@ -165,7 +165,7 @@ def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
     assert damaged in log.read_text()
 
 
-def started(place: Workplace, *words: str) -> "tuple[subprocess.Popen[str], list[int]]":
+def started(place: Sandbox, *words: str) -> "tuple[subprocess.Popen[str], list[int]]":
     """A waiting job with all its processes: launcher, fork server, tasks, their children."""
     launcher = place.start(*(words or (*SMALL, "python")), place.script(WAIT))
     pids = [place.pid(name) for name in TASKS]
@@ -173,7 +173,7 @@ def started(place: Workplace, *words: str) -> "tuple[subprocess.Popen[str], list
     return launcher, [server.pid, *pids]
 
 
-def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace) -> None:
+def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Sandbox) -> None:
     launcher, pids = started(place)
     with launcher:
         os.kill(pids[0], signal.SIGKILL)
@@ -183,7 +183,7 @@ def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace)
     assert "the fork server was killed by signal 9" in err
 
 
-def test_ps_shows_who_is_who_and_a_signal_to_the_launcher_ends_all(place: Workplace) -> None:
+def test_ps_shows_who_is_who_and_a_signal_to_the_launcher_ends_all(place: Sandbox) -> None:
     """SIGTERM; Ctrl-C is in test_interrupts.py."""
     launcher, pids = started(place, "--total-nodes", "3", "--tasks-per-node", "1", "python-ws")
     with launcher:
@@ -196,7 +196,7 @@ def test_ps_shows_who_is_who_and_a_signal_to_the_launcher_ends_all(place: Workpl
     assert launcher.returncode == 143
 
 
-def test_a_killed_task_takes_the_job_with_it(place: Workplace) -> None:
+def test_a_killed_task_takes_the_job_with_it(place: Sandbox) -> None:
     launcher, pids = started(place)
     with launcher:
         os.kill(pids[3], signal.SIGKILL)
@@ -206,7 +206,7 @@ def test_a_killed_task_takes_the_job_with_it(place: Workplace) -> None:
     assert "rank 2 (streamer) on node1 was killed by signal 9 (SIGKILL)" in err
 
 
-def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Workplace) -> None:
+def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Sandbox) -> None:
     place.script(
         "import time; from csrun.context import Terminated\n"
         "print('ready', flush=True)\n"
@@ -222,7 +222,7 @@ def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Workplace) -> N
     assert "Traceback" not in err
 
 
-def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
+def test_two_jobs_queue_for_a_small_site(place: Sandbox) -> None:
     place.script(
         "import os, time\nnumber = os.environ['SLURM_JOB_ID']\n"
         "open('in' + number, 'w').close()\n"
@@ -246,7 +246,7 @@ def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
     assert (first.returncode, second.returncode) == (0, 0)
 
 
-def test_nothing_outlives_a_killed_launcher_and_its_nodes_are_free_again(place: Workplace) -> None:
+def test_nothing_outlives_a_killed_launcher_and_its_nodes_are_free_again(place: Sandbox) -> None:
     launcher, pids = started(place)
     with launcher:
         launcher.kill()
@@ -258,7 +258,7 @@ def test_nothing_outlives_a_killed_launcher_and_its_nodes_are_free_again(place: 
     assert not (place.jobs / "1" / "secret").exists()
 
 
-def test_ninety_eight_tasks(place: Workplace) -> None:
+def test_ninety_eight_tasks(place: Sandbox) -> None:
     place.script("import os; open('rank' + os.environ['SLURM_PROCID'], 'w').close()")
     done = place.run(
         "--total-nodes", "14", "--tasks-per-node", "8", "--cpus-per-task", "16",

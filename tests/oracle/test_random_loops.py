@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.jobs import Workplace  # noqa: E402
+from support.jobs import Sandbox  # noqa: E402
 from support.random_loops import loop  # noqa: E402
 from support.random_loops.loop import Outcome, difference, train  # noqa: E402
 from support.random_loops.recipes import Recipe, draw, is_plain  # noqa: E402
@@ -117,7 +117,7 @@ def trained_in(
     folder: Path, command: str, interpreter: str, seed: int, options: tuple[str, ...] = ()
 ) -> tuple[int, list[str]]:
     """Run a seed's loop by a command of its own; return the exit code and what is said."""
-    place = Workplace(folder / Path(interpreter).name)
+    place = Sandbox(folder / Path(interpreter).name)
     place.path.mkdir()
     done = place.run(*options, interpreter, str(SCRIPT), str(seed), command=command)
     return done.returncode, said(done.stdout + done.stderr)

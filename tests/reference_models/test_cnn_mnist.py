@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.programs import Machine
 from support.reference_models import (
     MODELS,
@@ -161,7 +161,7 @@ def test_an_epoch_of_the_shipped_digits_tells_98_of_100_test_digits(
     params = load(Params, SHIPPED)
     steps = 25 * 1437 // params.train_input.batch_size
     assert params.runconfig.max_steps == steps, "one epoch"
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
     run = ["python-ws", str(MODELS / "cnn_mnist" / "run.py"), "-o", "model_dir"]
     for mode in ("train", "eval"):
         with place.start("--total-nodes", "3", *run, "--mode", mode) as process:

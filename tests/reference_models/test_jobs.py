@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 import yaml
-from support.jobs import Workplace, gone, until
+from support.jobs import Sandbox, gone, until
 from support.pages import blocks
 from support.reference_models import MODELS, SMALL_MODELS, SmallModel, changed
 
@@ -24,7 +24,7 @@ LAYOUTS = {1: ("3", "1"), 5: ("3", "5")}  # nodes, and tasks on each: streamers,
 
 
 @dataclass(frozen=True)
-class ModelPlace(Workplace):
+class ModelPlace(Sandbox):
     """A user's folder with params.yaml, for a reference model."""
 
     model: str = "gpt2"
@@ -117,7 +117,7 @@ def test_the_command_of_98_tasks_trains_gptj_as_it_stands(tmp_path: Path) -> Non
         line for block in blocks((folder / "README.md").read_text()) for line in block.split("\n")
     ]
     (command,) = [line.split() for line in lines if "--total-nodes 14" in line]
-    place = Workplace(folder)
+    place = Sandbox(folder)
     with place.start(*command[1:], command=command[0]) as process:
         out, err = process.communicate(timeout=280)
     assert process.returncode == 0, err

@@ -28,7 +28,7 @@ from support.trainings import beside, pair_nats, text_of
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_model
 from csrun.estimator import CerebrasEstimator
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.reference_models import MODELS
 
 from csrun.data.formats import write_tokens
@@ -60,7 +60,7 @@ def held_bytes(pid: int) -> tuple[int, int]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
+def place(tmp_path: Path) -> Sandbox:
     """A folder with gpt2's script, and sizes that take a quarter of a gigabyte."""
     shutil.copytree(MODELS / "gpt2", tmp_path, dirs_exist_ok=True)
     tokens = np.random.default_rng(1).integers(0, 256, 2 * BATCH * 129)
@@ -73,10 +73,10 @@ def place(tmp_path: Path) -> Workplace:
     params["runconfig"] |= {"max_steps": 2, "save_checkpoints_steps": 2}
     params["runconfig"]["threads"] = 1  # OpenBLAS has a buffer of 38 MB for each other one
     path.write_text(yaml.safe_dump(params))
-    return Workplace(tmp_path)
+    return Sandbox(tmp_path)
 
 
-def test_the_wafer_holds_what_is_planned(place: Workplace) -> None:
+def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
     """Arena and all else that is more than when it began, within 5 % of the plan's arena."""
     found: list[tuple[int, int]] = []
     with place.start("--total-nodes", "3", "python-ws", "run.py", "--mode", "train") as job:

@@ -21,15 +21,15 @@ from csrun import nn
 from csrun.compiler import compile_model
 from csrun.runtime.step import weights
 from csrun.runtime.step.gradient_sums import places
-from csrun.runtime.wire.messages import Gathering, StepOrder
+from csrun.runtime.wire.messages import AccumulatedBatches, StepOrder
 
 #: Of three steps, which have three batches, two and one; orders end amid them.
 ORDERS = (
-    (0, Gathering(0, (False, False))),
-    (0, Gathering(2, (True, False))),
-    (1, Gathering(1, (False,))),
-    (1, Gathering(2)),
-    (2, Gathering(0, (True,))),
+    (0, AccumulatedBatches(0, (False, False))),
+    (0, AccumulatedBatches(2, (True, False))),
+    (1, AccumulatedBatches(1, (False,))),
+    (1, AccumulatedBatches(2)),
+    (2, AccumulatedBatches(0, (True,))),
 )
 
 
@@ -41,9 +41,9 @@ def compiled(network, root, mode):
 def taken(machine, orders=ORDERS):
     """The losses of batches."""
     found = []
-    for first, gathering in orders:
-        done = machine.run(StepOrder(first, len(gathering.ends), gathering=gathering))
-        assert done.done == len(gathering.ends)
+    for first, accumulation in orders:
+        done = machine.run(StepOrder(first, len(accumulation.ends), accumulation=accumulation))
+        assert done.done == len(accumulation.ends)
         found += machine.losses(done.done)
     return found
 
@@ -61,9 +61,9 @@ def test_a_step_is_that_of_the_batches_as_one(tmp_path, mode, last):
     assert whole.run(StepOrder(0, 2)).done == 2
     parts = begun(compiled(small, tmp_path, mode), ArrayData(batches), small.parameters())
     for step, lost in ((0, ()), (1, (False,))):
-        taken(parts, [(step, Gathering(0, ends)) for ends in (lost, last) if ends])
+        taken(parts, [(step, AccumulatedBatches(0, ends)) for ends in (lost, last) if ends])
         if not last[-1]:
-            taken(parts, [(step, Gathering(3))])
+            taken(parts, [(step, AccumulatedBatches(3))])
     for name in small.parameters():
         np.testing.assert_allclose(parts.state[name], whole.state[name], 1e-11, 1e-13, err_msg=name)
 
@@ -83,5 +83,5 @@ def test_a_jobs_bits_are_those_of_one_process(tmp_path, monkeypatch, network, wa
 def test_the_batches_of_an_order_are_of_these_steps() -> None:
     """An order that begins with the second batch of step 4, whose third is of step 5."""
     assert list(places(StepOrder(4, 3))) == [(4, 0, True), (5, 0, True), (6, 0, True)]
-    order = StepOrder(4, 4, gathering=Gathering(1, (False, True, False, True)))
+    order = StepOrder(4, 4, accumulation=AccumulatedBatches(1, (False, True, False, True)))
     assert list(places(order)) == [(4, 1, False), (4, 2, True), (5, 0, False), (5, 1, True)]

@@ -18,7 +18,7 @@ from csrun.runtime.wire.messages import StepOrder
 
 @pytest.fixture
 def three_cpus(monkeypatch):
-    monkeypatch.setattr(cpus, "own_threads", lambda: 3)
+    monkeypatch.setattr(cpus, "thread_count", lambda: 3)
 
 
 def compiled(root, width=24, batch=8, **options):

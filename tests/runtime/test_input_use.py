@@ -47,11 +47,11 @@ def test_streamers_alike_are_judged_by_their_mean_times():
     A streamer makes 25 batches in 8 s: 3.125/s. 50 / 3.125 = 16 of them, 18 with the margin.
     """
     verdict = verdict_of(8.0, (8.0, 8.0, 8.0, 8.0))
-    assert verdict.asked == pytest.approx(12.5)
+    assert verdict.demand == pytest.approx(12.5)
     assert verdict.slowest.delivered == pytest.approx(3.125)
     assert verdict.needed == 18
     assert not verdict.is_alone
-    assert not verdict.keeps_up
+    assert not verdict.is_fast_enough
 
 
 def test_a_slow_streamer_among_quick_ones_is_named():
@@ -66,7 +66,7 @@ def test_streamers_quick_enough_are_not_the_cause():
     """They make 50 batches in 1 s; the wafer asks for 6.25 of each."""
     verdict = verdict_of(2.0, (1.0, 1.0))
     assert verdict.bound is Bound.MODERATE
-    assert verdict.keeps_up
+    assert verdict.is_fast_enough
 
 
 def test_parts_of_a_run_add_up():
@@ -76,7 +76,7 @@ def test_parts_of_a_run_add_up():
     verdict = use.verdict()
     assert verdict.wait_share == pytest.approx(3 / 9)
     assert verdict.slowest.delivered == pytest.approx(30 / 6)
-    assert verdict.asked == pytest.approx(30 / 6)
+    assert verdict.demand == pytest.approx(30 / 6)
 
 
 def test_without_a_step_there_is_no_verdict():

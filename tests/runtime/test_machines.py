@@ -15,7 +15,7 @@ from csrun.context import Host
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.remote.ring import SlotSender
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import DamagedTransferError
@@ -103,7 +103,7 @@ def test_job_equals_cpu_run_bit_for_bit(tmp_path, wire, mode, streamers):
 
 def run_with_a_write(machine):
     """Losses of steps before and after the loop has halved a weight; the state at the write."""
-    assert machine.takes_writes
+    assert machine.has_writable_state
     before = [machine.run(StepOrder(step, 1)) and machine.losses(1)[0] for step in range(20)]
     machine.state["first/kernel"][...] *= np.float32(0.5)
     machine.written()

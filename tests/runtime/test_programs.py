@@ -331,8 +331,8 @@ class Reversed(ArrayData):
 
     is_reversed = False
 
-    def hear(self, told):
-        self.is_reversed = told.endswith(b"back")
+    def hear(self, data_order):
+        self.is_reversed = data_order.endswith(b"back")
 
     def deliveries(self, start, stride):
         batches = self.all[::-1] if self.is_reversed else self.all
@@ -344,16 +344,16 @@ def test_streamers_are_told_of_an_order_before_they_make_a_batch_of_it(tmp_path,
     """However long that is: it comes in several messages."""
     programs = compiled(NETWORK, tmp_path, PIPELINED)
     heard, batches = Reversed(validation(NETWORK).all), validation(NETWORK).all
-    told, first = bytes(150_000) + b"back", NETWORK.parameters()
+    data_order, first = bytes(150_000) + b"back", NETWORK.parameters()
     whole, back = (
         losses_of(begun(programs.evaluate, ArrayData(order), first), 0, SAMPLES)
         for order in (batches, batches[::-1])
     )
     hear = {1: heard.hear}
     with opened(way, tmp_path, programs.train, [data(NETWORK), heard], first, hear=hear) as machine:
-        evaluate = machine.load(programs.evaluate, Feed(heard, 1, told=told))
+        evaluate = machine.load(programs.evaluate, Feed(heard, 1, data_order=data_order))
         assert losses_of(evaluate, 0, SAMPLES) == back
-        evaluate.begin(told=b"forth")
+        evaluate.begin(data_order=b"forth")
         assert losses_of(evaluate, 0, SAMPLES) == whole
-        evaluate.begin(1, told=told)
+        evaluate.begin(1, data_order=data_order)
         assert losses_of(evaluate, 0, SAMPLES) == back[1:]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
-from csrun.context.ending import DeferredEnding
+from csrun.context.deferred_termination import DeferredTermination
 from csrun.records import checkpoints, tensor_files
-from csrun.runtime.chief.machine import UpdateHold
+from csrun.runtime.chief.machine import UpdatePause
 from csrun.runtime.chief.saving import Saving
 
 WAIT_S = 120.0
@@ -45,13 +45,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 def saving_in(folder: Path) -> Saving:
-    return Saving(folder, checkpoints.Writer(folder, {}, 5), DeferredEnding(), 0, "be careful")
+    return Saving(folder, checkpoints.Writer(folder, {}, 5), DeferredTermination(), 0, "be careful")
 
 
 def begin(saving: Saving, step: int, state: dict[str, np.ndarray]) -> None:
     """As who makes no step before all is copied."""
     copied = threading.Semaphore(0)
-    saving.begin(step, state, lambda: UpdateHold(tuple(state), copied.release, lambda: None))
+    saving.begin(step, state, lambda: UpdatePause(tuple(state), copied.release, lambda: None))
     for _ in state:
         assert copied.acquire(timeout=WAIT_S)
 

@@ -26,7 +26,7 @@ from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.roles import memoryx
 from csrun.runtime.store import backing
 from csrun.runtime.store.residency import least_bytes, store_bytes
-from csrun.runtime.store.store_mailbox import MemoryxEnd
+from csrun.runtime.store.store_mailbox import MemoryxLink
 from csrun.runtime.wire.messages import StepOrder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
@@ -61,7 +61,7 @@ class Turns:
     def __init__(self, monkeypatch, orders):
         self._orders = [[f"wafer cs{n}" for n in order] for order in orders]
         self._delivered, self._changed = {}, threading.Condition()
-        deliver = MemoryxEnd.deliver
+        deliver = MemoryxLink.deliver
 
         def in_turn(end, group, step):
             name = threading.current_thread().name
@@ -71,7 +71,7 @@ class Turns:
                 self._delivered[name] = self._delivered.get(name, 0) + 1
                 self._changed.notify_all()
 
-        monkeypatch.setattr(MemoryxEnd, "deliver", in_turn)
+        monkeypatch.setattr(MemoryxLink, "deliver", in_turn)
 
     def _is_next(self, name):
         number = self._delivered.get(name, 0)
@@ -287,7 +287,7 @@ def test_two_threads_that_update_have_the_bits_of_one(tmp_path, monkeypatch):
     assert "def front_" in executable.program
     batches, first = network.batches(3), network.parameters()
     for threads in (1, 2):
-        monkeypatch.setattr(memoryx, "own_threads", lambda count=threads: count)
+        monkeypatch.setattr(memoryx, "thread_count", lambda count=threads: count)
         with machine_of(executable, tmp_path / f"{threads}", ArrayData(batches), first) as machine:
             found.append(trained_on(machine, 3))
     assert_same_training(found[1], found[0])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.testbed import IS_INSTALLED, Testbed, new_testbed, site_file
 
 SCHEDULERS = ["local", pytest.param("slurm", marks=pytest.mark.slurm)]
@@ -24,9 +24,9 @@ def testbed() -> Iterator[Testbed]:
 
 
 @pytest.fixture
-def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Workplace]:
+def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Sandbox]:
     """A folder on the cluster; its jobs are over when the test is."""
-    yield Workplace(
+    yield Sandbox(
         tmp_path,
         site=site_file(tmp_path, "slurm"),
         variables=(("SLURM_CONF", str(testbed.conf)),),
@@ -35,9 +35,9 @@ def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Workplace]:
 
 
 @pytest.fixture(params=SCHEDULERS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Workplace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
     """A folder under each of the schedulers."""
     if request.param == "slurm":
-        found: Workplace = request.getfixturevalue("cluster_place")
+        found: Sandbox = request.getfixturevalue("cluster_place")
         return found
-    return Workplace(tmp_path, site=site_file(tmp_path, "local"))
+    return Sandbox(tmp_path, site=site_file(tmp_path, "local"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
@@ -25,13 +25,13 @@ time.sleep(600)
 """
 
 
-def placed(place: Workplace, **changes: object) -> Workplace:
+def placed(place: Sandbox, **changes: object) -> Sandbox:
     """The place with a site file that has these keys, too."""
     return dataclasses.replace(place, site=site_file(place.path, "slurm", **changes))
 
 
 def test_why_a_job_failed_is_csruns_own_cause_and_its_system_is_accounted_for(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script(WAIT)
     with cluster_place.start(*SPREAD, "python", "run.py") as job:
@@ -51,7 +51,7 @@ def test_why_a_job_failed_is_csruns_own_cause_and_its_system_is_accounted_for(
     assert before == "user,account,system,jobs,hours\n"
 
 
-def test_the_cause_is_in_slurms_comment(cluster_place: Workplace, testbed: Testbed) -> None:
+def test_the_cause_is_in_slurms_comment(cluster_place: Sandbox, testbed: Testbed) -> None:
     """Where other accounts read it, without csrun's records."""
     cluster_place.script("import os\nif os.environ['SLURM_PROCID'] == '1':\n    os._exit(7)")
     words = ("--slurm-option", "comment=mine", "--job-name", "told", *SPREAD, "python", "run.py")
@@ -60,7 +60,7 @@ def test_the_cause_is_in_slurms_comment(cluster_place: Workplace, testbed: Testb
     assert "mine; csrun: rank 1 (streamer) on node2 ended with exit code 7" in said
 
 
-def test_each_role_has_its_partition(cluster_place: Workplace) -> None:
+def test_each_role_has_its_partition(cluster_place: Sandbox) -> None:
     cluster_place.script("import os\nprint(os.environ['SLURM_PROCID'])")
     roles = {"streamer": {"partition": "cpu"}, "chief": {"partition": "all"}}
     place = placed(cluster_place, slurm_options_by_role=roles)
@@ -85,7 +85,7 @@ def test_each_role_has_its_partition(cluster_place: Workplace) -> None:
     assert (nowhere.returncode, "no node of partition cpu has cs:" in nowhere.stderr) == (2, True)
 
 
-def test_nodes_of_different_versions_are_refused(cluster_place: Workplace, tmp_path: Path) -> None:
+def test_nodes_of_different_versions_are_refused(cluster_place: Sandbox, tmp_path: Path) -> None:
     other = tmp_path / "other" / "numpy-9.9.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
@@ -97,7 +97,7 @@ def test_nodes_of_different_versions_are_refused(cluster_place: Workplace, tmp_p
     assert "9.9 on node2" in done.stderr
 
 
-def test_the_checks_of_a_site_run_on_each_node(cluster_place: Workplace, testbed: Testbed) -> None:
+def test_the_checks_of_a_site_run_on_each_node(cluster_place: Sandbox, testbed: Testbed) -> None:
     place = placed(cluster_place, grace_s=5, slurm_options_by_role={"streamer": {"mem": 100}})
     asked = ("site", "check", "-o", "json")
     done = place.run(*asked, command="csrun")
@@ -114,7 +114,7 @@ def test_the_checks_of_a_site_run_on_each_node(cluster_place: Workplace, testbed
     until(lambda: not testbed.queue())
 
 
-def test_ended_jobs_go_when_the_site_says(cluster_place: Workplace) -> None:
+def test_ended_jobs_go_when_the_site_says(cluster_place: Sandbox) -> None:
     cluster_place.script("")
     for _ in range(2):
         assert cluster_place.run(*SPREAD, "python", "run.py").returncode == 0
@@ -126,7 +126,7 @@ def test_ended_jobs_go_when_the_site_says(cluster_place: Workplace) -> None:
     assert left == "0 of 1 job folders would be removed, 0.0 MB\n"
 
 
-def test_metrics_of_a_cluster(cluster_place: Workplace, tmp_path: Path) -> None:
+def test_metrics_of_a_cluster(cluster_place: Sandbox, tmp_path: Path) -> None:
     path = tmp_path / "csrun.prom"
     done = cluster_place.run("site", "metrics", "--output", str(path), command="csrun")
     assert done.returncode == 0, done.stderr

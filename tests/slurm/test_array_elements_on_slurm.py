@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace, until
+from support.jobs import Sandbox, until
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -15,12 +15,12 @@ TINY = ("python-ws", str(FC_MNIST), "--max_steps", "3", "--set", "model.hidden_s
 RATES = ("--array", "1-2", "--set", "optimizer.learning_rate=0.1,0.01")
 
 
-def rows_of(place: Workplace, array_id: int) -> list[dict[str, str]]:
+def rows_of(place: Sandbox, array_id: int) -> list[dict[str, str]]:
     done = place.csctl("get", "array", str(array_id), "-o", "csv")
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
 
-def test_elements_are_jobs_of_the_scheduler(cluster_place: Workplace) -> None:
+def test_elements_are_jobs_of_the_scheduler(cluster_place: Sandbox) -> None:
     done = cluster_place.run(*RATES, "--total-nodes", "4", *TINY)
     assert done.returncode == 0, done.stderr
     rows = rows_of(cluster_place, 1)
@@ -29,7 +29,7 @@ def test_elements_are_jobs_of_the_scheduler(cluster_place: Workplace) -> None:
     assert len({row["job"] for row in rows} - {""}) == 2
 
 
-def test_elements_are_submitted(cluster_place: Workplace, testbed: Testbed) -> None:
+def test_elements_are_submitted(cluster_place: Sandbox, testbed: Testbed) -> None:
     done = cluster_place.run(*RATES, "--sbatch", "--total-nodes", "4", *TINY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Submitted batch job") == 2
@@ -39,7 +39,7 @@ def test_elements_are_submitted(cluster_place: Workplace, testbed: Testbed) -> N
     assert [(row["state"], row["steps"]) for row in rows] == [("COMPLETED", "3")] * 2
 
 
-def test_submitted_elements_are_cancelled(cluster_place: Workplace, testbed: Testbed) -> None:
+def test_submitted_elements_are_cancelled(cluster_place: Sandbox, testbed: Testbed) -> None:
     cluster_place.script(
         "import os, time\n"
         "open('runs-' + os.environ['CSRUN_ARRAY_TASK_ID'], 'w').close()\n"

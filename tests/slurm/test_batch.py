@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
@@ -22,7 +22,7 @@ def ended(testbed: Testbed) -> bool:
 
 
 def test_a_submitted_job_compiles_before_it_asks_for_the_system(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     done = cluster_place.run("--sbatch", "--compile-first", "--job-name", "digits", *TRAIN)
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,7 @@ def test_a_submitted_job_compiles_before_it_asks_for_the_system(
 
 
 def test_the_compile_before_a_script_that_ignores_the_word_trains_nothing(
-    cluster_place: Workplace,
+    cluster_place: Sandbox,
 ) -> None:
     cluster_place.script(
         "import numpy as np\n"
@@ -66,7 +66,7 @@ def test_the_compile_before_a_script_that_ignores_the_word_trains_nothing(
 
 
 def test_a_submitted_job_ends_with_the_code_of_its_first_cause(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script("import os, sys, time\nif os.environ['SLURM_PROCID'] == '3': sys.exit(7)\n"
                          "time.sleep(600)")  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_submitted_job_ends_with_the_code_of_its_first_cause(
 
 
 def test_a_compile_that_fails_keeps_the_job_from_running(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script("import sys\nsys.exit(5 if '--compile_only' in sys.argv else 0)")
     waited = cluster_place.run("--compile-first", "python", "run.py")
@@ -89,7 +89,7 @@ def test_a_compile_that_fails_keeps_the_job_from_running(
 
 
 def test_what_sbatch_refuses_is_no_outage(
-    cluster_place: Workplace, monkeypatch: pytest.MonkeyPatch
+    cluster_place: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster_place.script("")
     monkeypatch.setenv("SBATCH_CONSTRAINT", "no-such-feature")
@@ -100,7 +100,7 @@ def test_what_sbatch_refuses_is_no_outage(
 
 @pytest.mark.slow
 def test_a_job_queues_for_the_system_that_another_one_has(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     """Both could have their nodes at once; it is the gres that the second one waits for."""
     cluster_place.script("import os, time\nopen(f'in{os.environ[\"SLURM_JOB_ID\"]}', 'w').close()\n"
@@ -121,7 +121,7 @@ def test_a_job_queues_for_the_system_that_another_one_has(
 
 
 def test_the_mode_of_the_system_is_checked_before_the_job_is_queued(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     done = cluster_place.run(*TRAIN, "--cs_ip", "127.0.0.1")
     assert done.returncode == 2
@@ -133,13 +133,13 @@ def test_the_mode_of_the_system_is_checked_before_the_job_is_queued(
 SMALL = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
 
 
-def in_a_job(place: Workplace, words: tuple[str, ...]) -> Workplace:
+def in_a_job(place: Sandbox, words: tuple[str, ...]) -> Sandbox:
     """The same folder, in a job that the user has asked for by these words."""
     return dataclasses.replace(place, around=("salloc", *words))
 
 
 def test_a_users_allocation_that_holds_all_is_run_in(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script(
         "import os\nrank, place = os.environ['SLURM_PROCID'], os.environ['SLURMD_NODENAME']\n"
@@ -165,7 +165,7 @@ def test_a_users_allocation_that_holds_all_is_run_in(
     assert told.run("sh", "-c", "exit 4", command="csrun_cpu").returncode == 4
 
 
-def test_a_whole_allocation_carries_what_needs_no_system(cluster_place: Workplace) -> None:
+def test_a_whole_allocation_carries_what_needs_no_system(cluster_place: Sandbox) -> None:
     cluster_place.script("import os\nopen('in' + os.environ['SLURM_PROCID'], 'w').write("
                          "os.environ['SLURMD_NODENAME'])")  # fmt: skip
     inside = in_a_job(cluster_place, ("--nodes=3", "--exclusive"))
@@ -177,7 +177,7 @@ def test_a_whole_allocation_carries_what_needs_no_system(cluster_place: Workplac
     assert (refused.returncode, "does not hold cs2-01" in refused.stderr) == (2, True)
 
 
-def test_a_new_job_beside_the_users(cluster_place: Workplace) -> None:
+def test_a_new_job_beside_the_users(cluster_place: Sandbox) -> None:
     cluster_place.script("import os\nprint('in', os.environ['SLURM_JOB_ID'])")
     inside = in_a_job(cluster_place, ("--nodes=1", "--exclude=node1,node2,node3"))
     done = inside.run("--new-job", *SMALL, "python", "run.py")
@@ -188,7 +188,7 @@ def test_a_new_job_beside_the_users(cluster_place: Workplace) -> None:
     assert f"in {granted[1]}\n" not in done.stdout
 
 
-def test_a_cpu_node_of_the_cluster(cluster_place: Workplace) -> None:
+def test_a_cpu_node_of_the_cluster(cluster_place: Sandbox) -> None:
     say = 'echo "on $SLURMD_NODENAME"; exit 3'
     done = cluster_place.run("sh", "-c", say, command="csrun_cpu")
     assert done.returncode == 3
@@ -197,7 +197,7 @@ def test_a_cpu_node_of_the_cluster(cluster_place: Workplace) -> None:
     assert node.group(1) != "node1"  # the one that has the systems
 
 
-def test_a_command_on_a_node_ends_at_its_limit_to_the_second(cluster_place: Workplace) -> None:
+def test_a_command_on_a_node_ends_at_its_limit_to_the_second(cluster_place: Sandbox) -> None:
     """Slurm's own limits are whole minutes; the command hears of it, and has its grace."""
     say = "trap 'echo asked; exit 9' TERM; sleep 600 & wait"
     done = cluster_place.run("--time-limit", "0:02", "sh", "-c", say, command="csrun_cpu")
@@ -209,7 +209,7 @@ def test_a_command_on_a_node_ends_at_its_limit_to_the_second(cluster_place: Work
 
 
 def test_a_command_on_a_node_that_only_compiles_says_so_to_its_script(
-    cluster_place: Workplace,
+    cluster_place: Sandbox,
 ) -> None:
     cluster_place.script("from csrun.context import preparation\nprint(repr(preparation()))")
     words = ("python-ws", "run.py")
@@ -219,7 +219,7 @@ def test_a_command_on_a_node_that_only_compiles_says_so_to_its_script(
     assert training.stdout.splitlines()[-1] == "None"
 
 
-def test_the_dry_run_is_what_slurm_would_get(cluster_place: Workplace) -> None:
+def test_the_dry_run_is_what_slurm_would_get(cluster_place: Sandbox) -> None:
     cluster_place.script("")
     line = cluster_place.run("--dry-run", "--total-nodes", "4", "python-ws", "run.py").stdout
     assert (
@@ -230,7 +230,7 @@ def test_the_dry_run_is_what_slurm_would_get(cluster_place: Workplace) -> None:
 
 @pytest.mark.parametrize("first", [(), ("--compile-first",)])
 def test_the_dry_run_of_a_submission_is_a_file_that_is_taken(
-    first: tuple[str, ...], cluster_place: Workplace, testbed: Testbed
+    first: tuple[str, ...], cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script("print('it ran')")
     words = ("--sbatch", *first, "--job-name", "a b", "--slurm-option", "comment=it's #1")
@@ -261,7 +261,7 @@ def test_slurms_options_and_the_lines_before_tasks(tmp_path: Path, testbed: Test
         tmp_path, "slurm", slurm_options={"partition": "all", "comment": "of the site"},
         prolog=["export FROM_PROLOG=1"],
     )  # fmt: skip
-    place = Workplace(tmp_path, site=site, variables=(("SLURM_CONF", str(testbed.conf)),))
+    place = Sandbox(tmp_path, site=site, variables=(("SLURM_CONF", str(testbed.conf)),))
     place.script(
         "import os, subprocess\n"
         "assert os.environ['FROM_PROLOG']\n"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -18,7 +18,7 @@ ASKED = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1",
          "--single-task-nodes", "1", "--job-name", "digits")  # fmt: skip
 
 
-def test_a_job_is_shown_and_cancelled(cluster_place: Workplace, testbed: Testbed) -> None:
+def test_a_job_is_shown_and_cancelled(cluster_place: Sandbox, testbed: Testbed) -> None:
     cluster_place.script("import time\nopen('in', 'w').close()\ntime.sleep(600)")
     with cluster_place.start(*ASKED, "python", "run.py") as job:
         cluster_place.wait_for("in")
@@ -48,7 +48,7 @@ QUESTIONS = (
 
 
 def test_what_is_asked_of_a_slurm_that_is_down_is_an_error(
-    cluster_place: Workplace, testbed: Testbed, tmp_path: Path
+    cluster_place: Sandbox, testbed: Testbed, tmp_path: Path
 ) -> None:
     """All at once: each of Slurm's commands tries for a while."""
     conf = tmp_path / "slurm.conf"
@@ -68,7 +68,7 @@ def test_what_is_asked_of_a_slurm_that_is_down_is_an_error(
 
 
 def test_a_drained_node_is_told_while_a_job_waits_and_of_its_systems(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script("")
     state = ("scontrol", "update", "NodeName=node1")
@@ -88,13 +88,13 @@ def test_a_drained_node_is_told_while_a_job_waits_and_of_its_systems(
 
 
 @pytest.mark.parametrize("asked", [("get", "job"), ("cancel", "job")])
-def test_a_job_that_slurm_does_not_know(cluster_place: Workplace, asked: tuple[str, str]) -> None:
+def test_a_job_that_slurm_does_not_know(cluster_place: Sandbox, asked: tuple[str, str]) -> None:
     done = cluster_place.run(*asked, "99999", command="csctl")
     assert done.returncode == 2
     assert "job 99999: " in done.stderr
 
 
-def test_nodes_systems_and_logs_of_a_job(cluster_place: Workplace, testbed: Testbed) -> None:
+def test_nodes_systems_and_logs_of_a_job(cluster_place: Sandbox, testbed: Testbed) -> None:
     cluster_place.script("import time\nprint('hello')\nopen('in', 'w').close()\ntime.sleep(600)")
     with (
         cluster_place.start(*ASKED, "python", "run.py") as first,
@@ -128,7 +128,7 @@ def test_nodes_systems_and_logs_of_a_job(cluster_place: Workplace, testbed: Test
     assert cluster_place.csctl("logs", "99999").returncode == 2
 
 
-def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Workplace) -> None:
+def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Sandbox) -> None:
     cluster_place.script(
         "from csrun.site import load\nfrom csrun.system import acquire\nimport os, time\n"
         "site = load()\nsystem = site.systems[0]\n"
@@ -151,7 +151,7 @@ def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Workplace) ->
 
 
 def test_a_system_that_is_put_in_standby_while_its_job_waits(
-    cluster_place: Workplace, testbed: Testbed
+    cluster_place: Sandbox, testbed: Testbed
 ) -> None:
     cluster_place.script("import time\nopen('in', 'w').close()\ntime.sleep(600)")
     train = ("python", str(FC_MNIST), "--mode", "train", "--max_steps", "5")

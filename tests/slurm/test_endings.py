@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist, losses
-from support.jobs import STALL_S, Workplace
+from support.jobs import STALL_S, Sandbox
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -16,7 +16,7 @@ PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "
 
 
 @pytest.fixture
-def there(cluster_place: Workplace) -> FcMnist:
+def there(cluster_place: Sandbox) -> FcMnist:
     """fc_mnist on the cluster."""
     return FcMnist(cluster_place.path, site=cluster_place.site, variables=cluster_place.variables)
 

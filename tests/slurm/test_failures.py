@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import STALL_S, Workplace, gone, until
+from support.jobs import STALL_S, Sandbox, gone, until
 from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
@@ -32,7 +32,7 @@ finally:
 
 
 @pytest.fixture
-def place(cluster_place: Workplace) -> Workplace:
+def place(cluster_place: Sandbox) -> Sandbox:
     cluster_place.script(WAIT)
     return cluster_place
 
@@ -46,7 +46,7 @@ def repaired(testbed: Testbed) -> Iterator[Testbed]:
 
 @pytest.mark.parametrize("command", ["scancel", "csctl cancel"])
 def test_a_cancelled_job_lets_every_task_finish_what_it_does(
-    place: Workplace, testbed: Testbed, command: str
+    place: Sandbox, testbed: Testbed, command: str
 ) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
@@ -67,7 +67,7 @@ def test_a_cancelled_job_lets_every_task_finish_what_it_does(
 
 
 @pytest.mark.slow
-def test_a_job_at_the_time_limit_of_slurm_says_so(place: Workplace, testbed: Testbed) -> None:
+def test_a_job_at_the_time_limit_of_slurm_says_so(place: Sandbox, testbed: Testbed) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         for each in testbed.call("squeue", "--noheader", "--format=%i", "--state=RUNNING").split():
@@ -76,7 +76,7 @@ def test_a_job_at_the_time_limit_of_slurm_says_so(place: Workplace, testbed: Tes
     assert "csrun_wse: time limit of Slurm reached: job terminated" in err
 
 
-def test_a_job_that_waits_can_be_interrupted(place: Workplace, testbed: Testbed) -> None:
+def test_a_job_that_waits_can_be_interrupted(place: Sandbox, testbed: Testbed) -> None:
     with place.start(*SPREAD, "python", "run.py") as holder:
         place.wait_for(*TASKS)
         for stop, code in [
@@ -95,9 +95,7 @@ def test_a_job_that_waits_can_be_interrupted(place: Workplace, testbed: Testbed)
     assert holder.returncode == 130
 
 
-def test_a_launcher_that_is_killed_takes_its_job_with_it(
-    place: Workplace, testbed: Testbed
-) -> None:
+def test_a_launcher_that_is_killed_takes_its_job_with_it(place: Sandbox, testbed: Testbed) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         job.kill()
@@ -107,7 +105,7 @@ def test_a_launcher_that_is_killed_takes_its_job_with_it(
 
 
 @pytest.mark.slow
-def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: Testbed) -> None:
+def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Sandbox, repaired: Testbed) -> None:
     """What it has started lives on, and is told what to do, by its own look at the mail."""
     place.script(WAIT.replace("time.sleep(600)", "time.sleep(600 if rank == '0' else 0)"))
     with place.start(*SPREAD, "python", "run.py") as job:
@@ -121,7 +119,7 @@ def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: T
 
 
 @pytest.mark.slow
-def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
+def test_a_lost_node_is_named(place: Sandbox, repaired: Testbed) -> None:
     with place.start("--total-nodes", "4", "python-ws", str(FC_MNIST), "--mode", "train",
                      "--max_steps", "9999999") as job:  # fmt: skip
         assert job.stdout is not None
@@ -133,7 +131,7 @@ def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
     assert "(streamer) on node3, exit code 1; log: " in err.splitlines()[-1]
 
 
-def test_a_node_agent_that_is_killed_is_the_cause(place: Workplace) -> None:
+def test_a_node_agent_that_is_killed_is_the_cause(place: Sandbox) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         parent = psutil.Process(place.pid("in2")).parent()
@@ -146,7 +144,7 @@ def test_a_node_agent_that_is_killed_is_the_cause(place: Workplace) -> None:
 
 
 @pytest.mark.slow
-def test_an_srun_that_is_killed_leaves_nothing(place: Workplace, testbed: Testbed) -> None:
+def test_an_srun_that_is_killed_leaves_nothing(place: Sandbox, testbed: Testbed) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         for child in psutil.Process(job.pid).children(recursive=True):
@@ -159,7 +157,7 @@ def test_an_srun_that_is_killed_leaves_nothing(place: Workplace, testbed: Testbe
     until(lambda: not testbed.queue())
 
 
-def test_without_srun_it_is_a_users_mistake(place: Workplace, tmp_path: Path) -> None:
+def test_without_srun_it_is_a_users_mistake(place: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     there = replace(place, variables=(("PATH", str(tmp_path / "bin")),))
     (tmp_path / "bin" / "true").symlink_to("/bin/true")
@@ -169,7 +167,7 @@ def test_without_srun_it_is_a_users_mistake(place: Workplace, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_without_munge_it_says_so(place: Workplace, repaired: Testbed) -> None:
+def test_without_munge_it_says_so(place: Sandbox, repaired: Testbed) -> None:
     pid = int((repaired.folder / "pid" / "munged.pid").read_text())
     os.kill(pid, signal.SIGTERM)
     until(lambda: not psutil.pid_exists(pid))
@@ -180,9 +178,7 @@ def test_without_munge_it_says_so(place: Workplace, repaired: Testbed) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_controller_it_says_so(
-    place: Workplace, tmp_path: Path, testbed: Testbed
-) -> None:
+def test_without_a_controller_it_says_so(place: Sandbox, tmp_path: Path, testbed: Testbed) -> None:
     conf = tmp_path / "slurm.conf"
     port = testbed.environment["SLURM_TESTBED_PORT"]
     text = testbed.conf.read_text().replace(f"SlurmctldPort={port}", "SlurmctldPort=9")
@@ -196,7 +192,7 @@ def test_without_a_controller_it_says_so(
 
 @pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
-    place: Workplace, tmp_path: Path
+    place: Sandbox, tmp_path: Path
 ) -> None:
     """node3 sees another folder in the place of the jobs': what stands for apptainer hides it."""
     jobs = tmp_path / "jobs"
@@ -220,7 +216,7 @@ def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     assert not list(place.path.glob("in*"))
 
 
-def test_a_system_that_the_cluster_has_not(place: Workplace, tmp_path: Path) -> None:
+def test_a_system_that_the_cluster_has_not(place: Sandbox, tmp_path: Path) -> None:
     there = replace(place, site=site_file(tmp_path, "slurm", gres="wse:{system}:1"))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2

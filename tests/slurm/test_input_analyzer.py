@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.pipelines import MEASURING_SCRIPT
 
 
-def test_it_measures_on_a_node_and_verifies_on_several(place: Workplace) -> None:
+def test_it_measures_on_a_node_and_verifies_on_several(place: Sandbox) -> None:
     place.script(MEASURING_SCRIPT)
     arguments = ("--verify", "--target", "300000", "python-ws", "run.py", "--compile_only")
     done = place.run(*arguments, command="cs_input_analyzer")
@@ -22,6 +22,6 @@ def test_it_measures_on_a_node_and_verifies_on_several(place: Workplace) -> None
         assert layout["samples_per_s"] == pytest.approx(400_000)  # of eight CPUs a node
 
 
-def test_the_exit_code_of_a_failing_command_is_passed_on(place: Workplace) -> None:
+def test_the_exit_code_of_a_failing_command_is_passed_on(place: Sandbox) -> None:
     arguments = ("sh", "-c", "exit 7", "--compile_only")
     assert place.run(*arguments, command="cs_input_analyzer").returncode == 7

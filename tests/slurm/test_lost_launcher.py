@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -25,7 +25,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 @pytest.fixture
-def there(cluster_place: Workplace) -> FcMnist:
+def there(cluster_place: Sandbox) -> FcMnist:
     """fc_mnist on the cluster, under a launcher that beats fast and is soon missed."""
     return FcMnist(
         cluster_place.path,

@@ -5,7 +5,7 @@ import signal
 import sys
 
 import pytest
-from support.jobs import STALL_S, Workplace, over_its_limit, until
+from support.jobs import STALL_S, Sandbox, over_its_limit, until
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -24,7 +24,7 @@ time.sleep(0 if "ends" in sys.argv and rank == "0" else 600)
 
 
 @pytest.fixture
-def place(cluster_place: Workplace) -> Workplace:
+def place(cluster_place: Sandbox) -> Sandbox:
     cluster_place.script(WAIT)
     return cluster_place
 
@@ -48,7 +48,7 @@ def kept(testbed: Testbed, name: str) -> set[tuple[str, str, str]]:
     pytest.param(("4", "ends"), id="chief-has-ended"),
 ])  # fmt: skip
 def test_a_failure_has_the_code_of_its_first_cause(
-    place: Workplace, testbed: Testbed, words: tuple[str, ...]
+    place: Sandbox, testbed: Testbed, words: tuple[str, ...]
 ) -> None:
     """Also where the chief's node, which would bring it to Slurm, has ended well before."""
     name = f"fails-{len(words)}"
@@ -62,7 +62,7 @@ def test_a_failure_has_the_code_of_its_first_cause(
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=SLOW)])
 def test_a_job_that_is_told_to_end_is_cancelled(
-    place: Workplace, testbed: Testbed, signum: signal.Signals
+    place: Sandbox, testbed: Testbed, signum: signal.Signals
 ) -> None:
     with place.start("--job-name", signum.name, *SPREAD, "python", "run.py") as job:
         place.wait_for(*(f"in{rank}" for rank in range(5)))
@@ -72,7 +72,7 @@ def test_a_job_that_is_told_to_end_is_cancelled(
     assert {state for state, _, _ in kept(testbed, signum.name)} == {"CANCELLED"}
 
 
-def test_a_limit_of_csruns_is_told_in_a_comment(place: Workplace, testbed: Testbed) -> None:
+def test_a_limit_of_csruns_is_told_in_a_comment(place: Sandbox, testbed: Testbed) -> None:
     words = ("--job-name", "limited", *SPREAD, "python", "run.py")
     done, _ = over_its_limit(place, lambda: True, *words)
     assert done.returncode == 143
@@ -80,9 +80,7 @@ def test_a_limit_of_csruns_is_told_in_a_comment(place: Workplace, testbed: Testb
 
 
 @SLOW
-def test_a_limit_of_a_submitted_job_is_told_in_a_comment(
-    place: Workplace, testbed: Testbed
-) -> None:
+def test_a_limit_of_a_submitted_job_is_told_in_a_comment(place: Sandbox, testbed: Testbed) -> None:
     words = ("--time-limit", "0:01", "--job-name", "in-batch", *SPREAD, "python", "run.py")
     assert place.run("--sbatch", *words).returncode == 0
     comments = kept(testbed, "in-batch")

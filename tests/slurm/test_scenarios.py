@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import STALL_S, Workplace, over_its_limit
+from support.jobs import STALL_S, Sandbox, over_its_limit
 
-from csrun.context.ending import describe_signal
+from csrun.context.deferred_termination import describe_signal
 
 FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 STEPS = ("--mode", "train", "--max_steps", "20")
@@ -49,7 +49,7 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
          "python-ws"), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_training_is_that_of_one_process(
-    cluster_place: Workplace, layout: tuple[str, ...], plain_loss: str
+    cluster_place: Sandbox, layout: tuple[str, ...], plain_loss: str
 ) -> None:
     """On one machine it is in tests/job/test_same_bits.py."""
     done = cluster_place.run(*layout, str(FC_MNIST), *STEPS)
@@ -66,7 +66,7 @@ def test_a_training_is_that_of_one_process(
     ("os.kill(os.getpid(), 9)", 137, "was killed by signal 9 (SIGKILL)"),
 ])  # fmt: skip
 def test_a_task_that_fails_in_each_component(
-    place: Workplace, rank: int, ending: str, code: int, said: str
+    place: Sandbox, rank: int, ending: str, code: int, said: str
 ) -> None:
     place.script(f"{SAY}if rank == '{rank}':\n    {ending}\ntime.sleep(600)")
     done = place.run(*THREE, "python", "run.py")
@@ -79,7 +79,7 @@ def test_a_task_that_fails_in_each_component(
     assert Path(log).exists()
 
 
-def test_a_traceback_is_read_last_and_once(place: Workplace) -> None:
+def test_a_traceback_is_read_last_and_once(place: Sandbox) -> None:
     place.script(f"{SAY}print('before')\nif rank == '0':\n    raise ValueError('bad batch')\n"
                  "time.sleep(600)")  # fmt: skip
     done = place.run(*THREE, "python", "run.py")
@@ -89,7 +89,7 @@ def test_a_traceback_is_read_last_and_once(place: Workplace) -> None:
     assert done.stderr.count("bad batch") == 2  # the line of the source, and the error
 
 
-def test_a_lost_peer_is_not_the_cause(place: Workplace) -> None:
+def test_a_lost_peer_is_not_the_cause(place: Sandbox) -> None:
     place.script(
         f"{SAY}from csrun.base.errors import PeerLost\n"
         "if rank == '4': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
@@ -102,7 +102,7 @@ def test_a_lost_peer_is_not_the_cause(place: Workplace) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_every_task_finish_what_it_does(
-    place: Workplace, signum: signal.Signals
+    place: Sandbox, signum: signal.Signals
 ) -> None:
     place.script(f"{RANK}try:\n    open('in' + rank, 'w').close()\n    time.sleep(600)\nfinally:\n"
                  "    time.sleep(0.3)\n    open('out' + rank, 'w').close()")  # fmt: skip
@@ -115,7 +115,7 @@ def test_a_signal_lets_every_task_finish_what_it_does(
     assert all((place.path / f"out{rank}").exists() for rank in range(6))
 
 
-def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
+def test_a_task_that_does_not_heed_is_killed(place: Sandbox) -> None:
     place.script(f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [15])\n{SAY}"
                  "time.sleep(600)")  # fmt: skip
     with place.start("--total-nodes", "1", "python", "run.py") as job:
@@ -127,7 +127,7 @@ def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
     assert job.returncode == 130
 
 
-def test_a_time_limit_ends_the_job_in_order(place: Workplace) -> None:
+def test_a_time_limit_ends_the_job_in_order(place: Sandbox) -> None:
     place.script(f"{RANK}try:\n    open('in' + rank, 'w').close()\n    time.sleep(600)\nfinally:\n"
                  "    open('out' + rank, 'w').close()")  # fmt: skip
     done, limit = over_its_limit(
@@ -143,7 +143,7 @@ def test_a_time_limit_ends_the_job_in_order(place: Workplace) -> None:
     assert len(list(place.path.glob("out*"))) == 6
 
 
-def test_the_output_goes_where_it_is_asked_to(place: Workplace) -> None:
+def test_the_output_goes_where_it_is_asked_to(place: Sandbox) -> None:
     command = ("sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
     done = place.run("--output", "%x-%2t.txt", "--job-name", "say", *THREE, *command)
     assert done.returncode == 0
@@ -153,7 +153,7 @@ def test_the_output_goes_where_it_is_asked_to(place: Workplace) -> None:
     assert "--output: node1/x.txt: cannot be written" in missing.stderr
 
 
-def test_all_tasks_of_another_command_are_shown(place: Workplace) -> None:
+def test_all_tasks_of_another_command_are_shown(place: Sandbox) -> None:
     done = place.run(*THREE, "--label", "sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
     assert done.returncode == 0
     lines = sorted(done.stdout.splitlines()[1:])
@@ -161,7 +161,7 @@ def test_all_tasks_of_another_command_are_shown(place: Workplace) -> None:
     assert lines == [f"{rank}: {rank} {node}" for rank, node in enumerate(nodes)]
 
 
-def test_a_pipe_of_params_is_read_by_the_tasks_of_all_nodes(cluster_place: Workplace) -> None:
+def test_a_pipe_of_params_is_read_by_the_tasks_of_all_nodes(cluster_place: Sandbox) -> None:
     cluster_place.script("import sys; print(open(sys.argv[2]).read())")
     os.mkfifo(cluster_place.path / "pipe")
     text = threading.Thread(target=(cluster_place.path / "pipe").write_text, args=("seed: 1",))
@@ -176,7 +176,7 @@ def test_a_pipe_of_params_is_read_by_the_tasks_of_all_nodes(cluster_place: Workp
 
 
 def test_the_tasks_of_a_node_are_forks_of_one_process(
-    cluster_place: Workplace,
+    cluster_place: Sandbox,
 ) -> None:
     """Each with its own place, as Slurm's variables have it, and what they import in common."""
     cluster_place.script(
@@ -206,7 +206,7 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
 
 
 @pytest.mark.slurm
-def test_two_jobs_never_have_one_system(cluster_place: Workplace) -> None:
+def test_two_jobs_never_have_one_system(cluster_place: Sandbox) -> None:
     """On one machine it is in tests/cli/test_csctl.py: the second waits for the first."""
     jobs = [
         cluster_place.start(
@@ -223,16 +223,14 @@ def test_two_jobs_never_have_one_system(cluster_place: Workplace) -> None:
     (("--total-nodes", "5"), "use --total-nodes 4"),
     (("--tasks-per-node", "3", "--cpus-per-task", "4"), "--tasks-per-node 2"),
 ])  # fmt: skip
-def test_what_can_never_run_is_refused(
-    place: Workplace, asked: tuple[str, ...], advice: str
-) -> None:
+def test_what_can_never_run_is_refused(place: Sandbox, asked: tuple[str, ...], advice: str) -> None:
     done = place.run(*asked, "sh", "-c", "true")
     assert done.returncode == 2
     assert advice in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_nothing_secret_is_left(place: Workplace) -> None:
+def test_nothing_secret_is_left(place: Sandbox) -> None:
     assert place.run("--total-nodes", "1", "sh", "-c", "true").returncode == 0
     assert not list(place.jobs.rglob("secret"))
     assert not list(place.jobs.rglob("*.sock"))

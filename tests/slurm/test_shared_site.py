@@ -13,7 +13,7 @@ import click
 import pytest
 from support.accounts import as_account, needs_two_accounts
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from support.testbed import Testbed, site_file
 
 from csrun.cli import cs, csctl, frame
@@ -113,7 +113,7 @@ time.sleep(600)
 """
 
 
-def test_a_wafer_is_of_the_system_that_the_job_was_given(cluster_place: Workplace) -> None:
+def test_a_wafer_is_of_the_system_that_the_job_was_given(cluster_place: Sandbox) -> None:
     cluster_place.script(WAFER)
     done = cluster_place.run(*LAYOUT, "python", "run.py")
     assert done.returncode == 1

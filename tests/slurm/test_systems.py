@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.fc_mnist import FcMnist
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 from support.sites import STREAMING_8
 from support.testbed import Testbed, site_file
 
@@ -27,7 +27,7 @@ TRAIN = (*TWO, "--max_steps", str(STEPS))
 
 
 @pytest.fixture
-def cluster(cluster_place: Workplace) -> FcMnist:
+def cluster(cluster_place: Sandbox) -> FcMnist:
     """The cluster, its two systems in weight streaming."""
     systems = yaml.safe_load(STREAMING_8.read_text())["systems"][:2]
     site = site_file(cluster_place.path, "slurm", systems=systems)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from support.jobs import STALL_S, Workplace, until
+from support.jobs import STALL_S, Sandbox, until
 
 pytestmark = pytest.mark.slurm
 
@@ -12,7 +12,7 @@ ASKED = ("--total-nodes", "2", "--tasks-per-node", "2", "--cpus-per-task", "1")
 SLEEP = "touch up.$SLURM_PROCID; exec sleep 600"
 
 
-def test_it_shows_the_same(cluster_place: Workplace) -> None:
+def test_it_shows_the_same(cluster_place: Sandbox) -> None:
     with cluster_place.start(*ASKED, "sh", "-c", SLEEP) as launcher:
         cluster_place.wait_for(*(f"up.{rank}" for rank in range(4)))
         found: list[dict[str, Any]] = []

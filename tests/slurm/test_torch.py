@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import RUN, FcMnist
-from support.jobs import Workplace
+from support.jobs import Sandbox
 
 pytest.importorskip("torch", reason="the script imports it")
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -18,7 +18,7 @@ import torch
 """
 
 
-def test_torch_is_there_before_the_tasks_of_each_node(cluster_place: Workplace) -> None:
+def test_torch_is_there_before_the_tasks_of_each_node(cluster_place: Sandbox) -> None:
     there = FcMnist(cluster_place.path, site=cluster_place.site, variables=cluster_place.variables)
     there.configure()
     script = there.copy(run=SAYS + Path(RUN).read_text())

@@ -61,11 +61,11 @@ def lengthen(path: Path, chance: Chance) -> None:
     path.write_bytes(data + chance.choice(more))
 
 
-def be_far_too_large(path: Path, chance: Chance) -> None:
+def make_too_large(path: Path, chance: Chance) -> None:
     os.truncate(path, FAR_TOO_LARGE)
 
 
-def be_full_of_zeros(path: Path, chance: Chance) -> None:
+def fill_with_zeros(path: Path, chance: Chance) -> None:
     """As a crash of the machine leaves a file that was not flushed."""
     path.write_bytes(bytes(path.stat().st_size))
 
@@ -116,23 +116,23 @@ def _change(plain: dict[str, Any] | list[Any], chance: Chance) -> None:
     return None
 
 
-def be_gone(path: Path, chance: Chance) -> None:
+def delete_file(path: Path, chance: Chance) -> None:
     path.unlink()
 
 
-def be_a_folder(path: Path, chance: Chance) -> None:
+def replace_by_folder(path: Path, chance: Chance) -> None:
     path.unlink()
     path.mkdir()
     if chance.random() < 0.5:
         (path / "file").touch()
 
 
-def be_a_fifo(path: Path, chance: Chance) -> None:
+def replace_by_fifo(path: Path, chance: Chance) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def be_a_socket(path: Path, chance: Chance) -> None:
+def replace_by_socket(path: Path, chance: Chance) -> None:
     path.unlink()
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -142,14 +142,14 @@ def be_a_socket(path: Path, chance: Chance) -> None:
         os.close(folder)
 
 
-def be_a_link(path: Path, chance: Chance) -> None:
+def replace_by_link(path: Path, chance: Chance) -> None:
     """To nothing, itself, what has no end, or a folder."""
     path.unlink()
     targets = [path.name, "missing", "x" * 300, "x/" * 500, "/dev/zero", "/dev/null", ".", "/"]
     path.symlink_to(chance.choice(targets))
 
 
-def be_another(path: Path, chance: Chance) -> None:
+def replace_by_other_file(path: Path, chance: Chance) -> None:
     """Of the files beside it."""
     others = sorted(p for p in path.parent.iterdir() if is_small_file(p) and p != path)
     if others:
@@ -163,17 +163,17 @@ DAMAGES: dict[Damage, int] = {
     cut: 3,
     empty: 1,
     lengthen: 2,
-    be_far_too_large: 1,
-    be_full_of_zeros: 1,
+    make_too_large: 1,
+    fill_with_zeros: 1,
     overwrite_a_part: 3,
     insert_hostile_text: 4,
     change_a_value: 8,
-    be_gone: 1,
-    be_a_folder: 2,
-    be_a_fifo: 2,
-    be_a_socket: 1,
-    be_a_link: 4,
-    be_another: 2,
+    delete_file: 1,
+    replace_by_folder: 2,
+    replace_by_fifo: 2,
+    replace_by_socket: 1,
+    replace_by_link: 4,
+    replace_by_other_file: 2,
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import yaml
 from support.event_files import events
-from support.jobs import STALL_S, Started, Workplace
+from support.jobs import STALL_S, Sandbox, Started
 
 FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
 RUN = str(FOLDER / "run.py")
@@ -18,7 +18,7 @@ TWO_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task
 MANY_STEPS = 10**7  # more than any test waits for
 
 
-class FcMnist(Workplace):
+class FcMnist(Sandbox):
     """A user's folder: `params.yaml` beside `model_dir`."""
 
     @property

@@ -35,7 +35,7 @@ def kill_tree(pid: int) -> None:
 
 
 @dataclass(frozen=True)
-class Workplace:
+class Sandbox:
     """A folder with a user's script, and a state folder beside it.
 
     `around` is a command that the launcher is started by, e.g. one that changes its network,
@@ -115,7 +115,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def over_its_limit(
-    place: Workplace, is_up: Callable[[], bool], *arguments: str, first_limit_s: int = 1
+    place: Sandbox, is_up: Callable[[], bool], *arguments: str, first_limit_s: int = 1
 ) -> tuple["subprocess.CompletedProcess[str]", str]:
     """A job that its time limit has ended when its tasks were up, and the limit as it is shown.
 

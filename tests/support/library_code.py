@@ -60,7 +60,7 @@ class LibraryCase:
             begin(argument, 0, code.begin_rows)
         for first, last in pairwise((0, self.rows) if bounds is None else bounds):
             run(argument, first, last)
-        if code.has_end:
+        if code.has_epilogue:
             self._machine.function("kernel.end", ctypes.c_void_p)(argument)
         return {a.name: view.copy() for a, view in zip(code.parameters, views, strict=True)}
 

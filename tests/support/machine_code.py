@@ -117,7 +117,7 @@ class KernelCase:
         bounds = (0, rows) if bounds is None else bounds
         for first, last in pairwise(bounds):
             run(argument, first, last)
-        if code.has_end:
+        if code.has_epilogue:
             self.machine.function("kernel.end", ctypes.c_void_p)(argument)
         return {
             name: memory[name].memory.view(value.dtype).copy()

@@ -27,7 +27,7 @@ from csrun.executable import (
 )
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.updates import Updates
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.site import System
 from csrun.site import load as load_site
 

@@ -19,8 +19,8 @@ from csrun.base import stored
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_directory
 from csrun.context import JobFile, Role, TaskEntry, Telemetry
-from csrun.context.job import SystemUse, SystemUses, now, read_secret, read_uses
-from csrun.context.link import TaskReport, TaskReportKind
+from csrun.context.job import LeaseRecord, LeaseRecords, now, read_leases, read_secret
+from csrun.context.launcher_link import TaskReport, TaskReportKind
 from csrun.data.formats import decoded
 from csrun.executable import load
 from csrun.jobs import overview, register
@@ -135,8 +135,8 @@ def make_job(folder: Path) -> None:
     JOB.write(folder)
     stored.write(folder / "plan.json", JOB)
     Telemetry(("cs2-01",), "training", 5, 9, None, 1024, "loss 1", 0.0).write(folder)
-    uses = (SystemUse("cs2-01", now(), now()),)
-    stored.write(folder / "systems.json", SystemUses(uses))
+    uses = (LeaseRecord("cs2-01", now(), now()),)
+    stored.write(folder / "systems.json", LeaseRecords(uses))
     TaskReport(0, TaskReportKind.EXIT, "sys.exit was called", "", 7, 1.0, 10).write(folder)
     with open(os.open(folder / "secret", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
         file.write(bytes(range(32)))
@@ -233,22 +233,26 @@ def read_measured(folder: Path) -> Any:
     return Measurements.read(folder), FeedRequest.read(folder)
 
 
-MESSAGES = [mailbox.StartAll(JOB, True), StartTask(0, ("python", "run.py")), mailbox.LetGo()]
+MESSAGES = [
+    mailbox.StartAll(JOB, True),
+    StartTask(0, ("python", "run.py")),
+    mailbox.ReleaseAgents(),
+]
 
 
 def make_mail(folder: Path) -> None:
     (folder / mailbox.MAIL_DIR).mkdir()
-    box = mailbox.Outbox(mailbox.launcher_box(folder))
+    box = mailbox.Outbox(mailbox.launcher_mailbox(folder))
     for message in MESSAGES:
         box.post(message)
 
 
 def read_mail(folder: Path) -> Any:
     decoder = msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
-    return mailbox.MailboxReader(mailbox.launcher_box(folder), decoder).read()
+    return mailbox.MailboxReader(mailbox.launcher_mailbox(folder), decoder).read()
 
 
-def or_the_first(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_prefix(result: Any, whole: Any, warned: list[str]) -> bool:
     """What is not there may be on its way; one that was copied whole is as good as one posted."""
     return bool(result[: len(whole)] == whole[: len(result)])
 
@@ -270,7 +274,7 @@ def read_usage(folder: Path) -> Any:
     return [(s.taken_s, [*s.loads], s.loads["rank-00000"].memory_bytes) for s in found]
 
 
-def or_other_samples(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_other_samples(result: Any, whole: Any, warned: list[str]) -> bool:
     """Samples that were written: which of them a thinning keeps depends on those it can read."""
     written = [(usage_sample(n).taken_s, ["rank-00000"], 1000) for n in range(4)]
     return all(sample in written for sample in result)
@@ -285,7 +289,7 @@ def thin_usage(folder: Path) -> Any:
     return read_usage(folder)
 
 
-def or_some(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_subset(result: Any, whole: Any, warned: list[str]) -> bool:
     return set(map(str, result)) <= set(map(str, whole))
 
 
@@ -311,7 +315,7 @@ def make_decoded(folder: Path) -> None:
 
 
 def read_decoded(folder: Path) -> Any:
-    kept = decoded._kept_in(folder)
+    kept = decoded._entry_in(folder)
     return None if kept is None else kept.tolist()
 
 
@@ -335,24 +339,24 @@ def read_loop_values(folder: Path) -> Any:
     return [*map(kept.loss, range(4)), None if value is None else value.tolist()]
 
 
-def or_none(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_none(result: Any, whole: Any, warned: list[str]) -> bool:
     return result is None
 
 
-def or_nothing(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_empty(result: Any, whole: Any, warned: list[str]) -> bool:
     return not result
 
 
-def whatever(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_anything(result: Any, whole: Any, warned: list[str]) -> bool:
     return True
 
 
-def of_that_length(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_equal_length(result: Any, whole: Any, warned: list[str]) -> bool:
     """A secret tells nobody whether it is the true one; peers without it do not come in."""
     return isinstance(result, bytes) and len(result) == len(whole)
 
 
-def or_some_none(result: Any, whole: Any, warned: list[str]) -> bool:
+def accept_missing_items(result: Any, whole: Any, warned: list[str]) -> bool:
     return all(one in (None, other) for one, other in zip(result, whole, strict=True))
 
 
@@ -363,29 +367,31 @@ KINDS = {
     "checkpoints": Kind(make_checkpoints, read_checkpoints, CHECKPOINT_FILES, is_an_older_one),
     "index": Kind(make_checkpoints, read_checkpoints, ("checkpoint",), is_an_older_one),
     "resume": Kind(make_checkpoints, write_checkpoint, CHECKPOINT_FILES),
-    "compile": Kind(make_compile, read_compile, COMPILE_FILES, or_none),
+    "compile": Kind(make_compile, read_compile, COMPILE_FILES, accept_none),
     "compile_anew": Kind(make_compile, compile_anew, COMPILE_FILES),
     "job": Kind(make_job, JobFile.read, ("job.json",)),
-    "telemetry": Kind(make_job, Telemetry.read, ("telemetry.json",), or_none),
-    "uses": Kind(make_job, read_uses, ("systems.json",), or_nothing),
+    "telemetry": Kind(make_job, Telemetry.read, ("telemetry.json",), accept_none),
+    "uses": Kind(make_job, read_leases, ("systems.json",), accept_empty),
     "report": Kind(make_job, lambda folder: TaskReport.read(folder, "0"), ("reports/0.json",),
-                   or_none),
+                   accept_none),
     "secret": Kind(make_job, lambda folder: read_secret(folder / "secret"), ("secret",),
-                   of_that_length),
-    "lock": Kind(make_job, read_lock, ("live.lock",), whatever),
+                   accept_equal_length),
+    "lock": Kind(make_job, read_lock, ("live.lock",), accept_anything),
     "run": Kind(make_run, read_run, ("0/endpoint", "0/done.json", "0/failed.json")),
     "records": Kind(make_register, read_records, ("local/records/*.json",), some_records),
     "number": Kind(make_register, draw_number, ("local/last_job", "local/records/*.json",
                                                 "local/jobs/*/live.lock", "local/last_job.lock")),
     "state": Kind(make_states, read_states, ("local/systems/*.json", "local/systems/*.lock"),
                   as_in_the_site_file),
-    "measurements": Kind(make_measured, read_measured, ("*.json",), or_some_none),
-    "mail": Kind(make_mail, read_mail, ("mail/launcher",), or_the_first),
-    "usage": Kind(make_usage, read_usage, ("usage-0.log",), or_some),
-    "thinned_usage": Kind(make_usage, thin_usage, ("usage-0.log",), or_other_samples),
-    "params": Kind(make_params, read_params, ("params.yaml",), whatever, may_be_a_pipe=True),
-    "site": Kind(make_site, read_site, ("site.yaml",), whatever),
-    "decoded": Kind(make_decoded, read_decoded, ("array.*",), or_none),
+    "measurements": Kind(make_measured, read_measured, ("*.json",), accept_missing_items),
+    "mail": Kind(make_mail, read_mail, ("mail/launcher",), accept_prefix),
+    "usage": Kind(make_usage, read_usage, ("usage-0.log",), accept_subset),
+    "thinned_usage": Kind(make_usage, thin_usage, ("usage-0.log",), accept_other_samples),
+    "params": Kind(make_params, read_params, ("params.yaml",), accept_anything, may_be_a_pipe=True),
+    "site": Kind(make_site, read_site, ("site.yaml",), accept_anything),
+    "decoded": Kind(make_decoded, read_decoded, ("array.*",), accept_none),
 }  # fmt: skip
 if find_spec("torch"):
-    KINDS["loop_values"] = Kind(make_loop_values, read_loop_values, ("loop_values",), or_some_none)
+    KINDS["loop_values"] = Kind(
+        make_loop_values, read_loop_values, ("loop_values",), accept_missing_items
+    )

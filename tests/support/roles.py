@@ -10,10 +10,10 @@ from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles import memoryx, streamer, swarmx, wafer
 from csrun.runtime.wire.rendezvous import (
     RunFolder,
+    join_run,
     memoryx_names,
     streamer_name,
     swarmx_name,
-    take_part,
     wafer_name,
 )
 
@@ -68,7 +68,7 @@ class Peers:
         self._places = places
         self.threads = [
             threading.Thread(
-                target=self._play, args=(places[name], name, serve), name=name, daemon=True
+                target=self._run_role, args=(places[name], name, serve), name=name, daemon=True
             )
             for name, serve in roles.items()
         ]
@@ -82,9 +82,9 @@ class Peers:
         name = threading.current_thread().name
         return swarmx.serve(control, self._places[name], name)
 
-    def _play(self, folder, name, serve) -> None:
+    def _run_role(self, folder, name, serve) -> None:
         try:
-            self.results[name] = take_part(folder, name, serve)
+            self.results[name] = join_run(folder, name, serve)
         except CsrunError as error:
             self.errors[name] = error
 

@@ -16,7 +16,7 @@ from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes
 from csrun.runtime.step.updates import Updates
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 
 Arrays = Sequence[np.ndarray]
 Model = Callable[..., tuple[nn.Tensor, dict[str, nn.Tensor]]]  # (features, labels): loss, outputs

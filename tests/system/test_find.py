@@ -12,10 +12,10 @@ from csrun.system import (
     Power,
     SystemState,
     acquire,
+    choose_compatible,
     find,
-    in_mode,
-    others_like,
     save_state,
+    systems_in_mode,
     users_of,
 )
 from csrun.system.state_files import line_of
@@ -54,9 +54,9 @@ def test_systems_that_share_a_run_are_those_with_the_fewest_jobs() -> None:
     cluster = load("streaming-8")
     first, second, third, *_ = cluster.systems
     with acquire(cluster, second, STREAMING, "job 1"):
-        found = others_like(cluster, first, 2, STREAMING)
+        found = choose_compatible(cluster, first, 2, STREAMING)
     assert [system.name for system in found] == ["cs2-03", "cs2-04"]
-    assert others_like(cluster, third, 7, STREAMING)[0] == first
+    assert choose_compatible(cluster, third, 7, STREAMING)[0] == first
 
 
 def test_what_keeps_systems_from_sharing_a_run_is_named() -> None:
@@ -71,14 +71,14 @@ def test_what_keeps_systems_from_sharing_a_run_is_named() -> None:
         " cs2-03 is in PIPELINED mode; cs2-04 differs in geometry from cs2-01"
     )
     with pytest.raises(UsageError) as refused:
-        others_like(cluster, first, 2, STREAMING)
+        choose_compatible(cluster, first, 2, STREAMING)
     assert str(refused.value) == expected
 
 
 def test_more_systems_than_the_site_has() -> None:
     cluster = load("streaming-8")
     with pytest.raises(UsageError, match="must be at most 8, got 9: site streaming-8 has 8 CS sys"):
-        others_like(cluster, cluster.systems[0], 8, STREAMING)
+        choose_compatible(cluster, cluster.systems[0], 8, STREAMING)
 
 
 def test_a_system_that_boots_will_be_ready_but_another_is_ready_now() -> None:
@@ -102,7 +102,7 @@ ALIKE = msgspec.structs.replace(  # both pipelined
 
 def test_the_first_free_system_in_the_mode() -> None:
     first, second = ALIKE.systems
-    assert in_mode(ALIKE, PIPELINED) == [first, second]
+    assert systems_in_mode(ALIKE, PIPELINED) == [first, second]
     assert find(ALIKE, None, PIPELINED) == first
     with acquire(ALIKE, first, PIPELINED, "job 1"):
         assert find(ALIKE, None, PIPELINED) == second

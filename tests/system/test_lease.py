@@ -17,7 +17,7 @@ from csrun.site import load
 from csrun.system import (
     Power,
     SystemState,
-    WaitingLine,
+    TicketQueue,
     acquire,
     acquire_all,
     holder_of,
@@ -25,7 +25,7 @@ from csrun.system import (
     save_state,
     try_lock,
 )
-from csrun.system.lock import WaitingLines
+from csrun.system.lock import TicketQueues
 from csrun.system.state_files import lease_file
 from csrun.system.state_files import line_of as line_in
 
@@ -85,7 +85,7 @@ def test_a_system_that_changed_during_the_wait_is_refused_and_free(
 
     with pytest.raises(error, match=words):
         acquire(SITE, SYSTEM, PIPELINED, "job 2", change)
-    again = try_lock(first.held.path, "job 3")
+    again = try_lock(first.file_lock.path, "job 3")
     assert again is not None
     again.release()
 
@@ -124,8 +124,8 @@ def test_one_of_several_that_cannot_be_had_leaves_all_free() -> None:
 
 def test_two_jobs_that_want_two_systems_stand_in_one_order(tmp_path: Path) -> None:
     """Whichever they name first: who is second in a line is so in both."""
-    left, right = WaitingLine(tmp_path / "left"), WaitingLine(tmp_path / "right")
-    first, second = WaitingLines((left, right)), WaitingLines((right, left))
+    left, right = TicketQueue(tmp_path / "left"), TicketQueue(tmp_path / "right")
+    first, second = TicketQueues((left, right)), TicketQueues((right, left))
     with ThreadPoolExecutor(1) as joining:
         with right.mutex("somebody"):
             joined = joining.submit(first.join, "a")
@@ -153,7 +153,7 @@ def test_a_forked_child_does_not_keep_a_lease() -> None:
         theirs.close()
         assert ours.recv(5) == b"lives"
         lease.release()
-        again = try_lock(lease.held.path, "job 4")
+        again = try_lock(lease.file_lock.path, "job 4")
     assert os.waitpid(pid, 0)[1] == 0
     assert again is not None
     again.release()
@@ -172,10 +172,10 @@ def test_a_lock_is_exclusive_and_says_who_holds_it(tmp_path: Path) -> None:
 
 
 def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
-    line = WaitingLine(tmp_path / "line")
+    line = TicketQueue(tmp_path / "line")
     tickets = [line.join(name) for name in ("a", "b", "c")]
     assert [line.is_first(t) for t in tickets] == [True, False, False]
-    tickets[1].held.release()  # b died: its ticket lies there, unlocked
+    tickets[1].file_lock.release()  # b died: its ticket lies there, unlocked
     tickets[0].leave()
     assert line.is_first(tickets[2])
     tickets[2].leave()
@@ -183,7 +183,7 @@ def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_ticket_has_no_place_in_line(tmp_path: Path) -> None:
-    line = WaitingLine(tmp_path / "line")
+    line = TicketQueue(tmp_path / "line")
     line.folder.mkdir()
     (line.folder / "ticket.1~").touch()  # an editor's or a backup's
     ticket = line.join("a")
@@ -194,12 +194,12 @@ def test_a_file_that_is_no_ticket_has_no_place_in_line(tmp_path: Path) -> None:
 def test_a_ticket_may_leave_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = WaitingLine(tmp_path / "line")
+    line = TicketQueue(tmp_path / "line")
     first, second = line.join("a"), line.join("b")
     flock = fcntl.flock
 
     def leave_between_open_and_flock(fd: int, operation: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}") == str(first.held.path):
+        if os.readlink(f"/proc/self/fd/{fd}") == str(first.file_lock.path):
             first.leave()
         flock(fd, operation)
 

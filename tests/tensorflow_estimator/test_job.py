@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Sandbox
 from support.tf_models import ignore_warnings
 
 pytestmark = [ignore_warnings, pytest.mark.slow]
@@ -56,7 +56,7 @@ def losses(text):
 
 def test_only_the_chief_imports_it_and_modes_and_resumed_runs_have_equal_losses(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    place = Workplace(tmp_path)
+    place = Sandbox(tmp_path)
 
     def run(*arguments):
         done = place.run(*JOB, *arguments)

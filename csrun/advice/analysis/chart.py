@@ -12,7 +12,7 @@ HIGHEST = 2.5  # times the curve: a target above would flatten it
 
 
 @dataclass(frozen=True)
-class Dot:
+class ChartPoint:
     """Throughput of a number of tasks."""
 
     tasks: float
@@ -27,10 +27,10 @@ class Chart:
     recommended: the tasks per machine, and their rate.
     """
 
-    curve: tuple[Dot, ...]
-    measured: tuple[Dot, ...]
+    curve: tuple[ChartPoint, ...]
+    measured: tuple[ChartPoint, ...]
     target: float | None
-    recommended: Dot
+    recommended: ChartPoint
     most_tasks: int
     highest: float
 
@@ -55,14 +55,17 @@ def chart_of(analysis: Analysis) -> Chart:
     tasks = analysis.together
     most = min(max(fit.most_tasks, tasks, 2), WIDEST * max(fit.most_tasks, 1))
     numbers = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
-    curve = tuple(Dot(number, left * fit.at(number)) for number in numbers)
+    curve = tuple(ChartPoint(number, left * fit.at(number)) for number in numbers)
     here = analysis.site.one_machine
     measured = tuple(
-        Dot(point.tasks, point.measured if here else point.undisturbed) for point in fit.points
+        ChartPoint(point.tasks, point.measured if here else point.undisturbed)
+        for point in fit.points
     )
     highest = max(dot.rate for dot in (*curve, *measured))
     wanted = analysis.target.wanted
     target = wanted if wanted <= HIGHEST * highest else None
     layout = analysis.solution.layout
     rate = layout.samples_per_s if tasks == layout.streamers else left * fit.at(tasks)
-    return Chart(curve, measured, target, Dot(tasks, rate), most, max(highest, target or 0.0))
+    return Chart(
+        curve, measured, target, ChartPoint(tasks, rate), most, max(highest, target or 0.0)
+    )

@@ -59,7 +59,7 @@ class Law(msgspec.Struct, frozen=True):
         return self.rate / self.sigma if self.sigma else inf
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class FittedPoint(msgspec.Struct, frozen=True):
     """Point with its fitted value. deviation: undisturbed / fitted - 1.
 
     measured: as measured. undisturbed: corrected for CPUs used by other work.
@@ -81,7 +81,7 @@ class Fit(msgspec.Struct, frozen=True):
 
     cpus: int
     law: Law
-    points: tuple[Fitted, ...]
+    points: tuple[FittedPoint, ...]
     error: float | None
     ceiling: float | None
 
@@ -125,9 +125,9 @@ def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
     return msgspec.structs.replace(found, points=beside)
 
 
-def _beside(point: Point, undisturbed: float, found: Fit) -> Fitted:
+def _beside(point: Point, undisturbed: float, found: Fit) -> FittedPoint:
     fitted = found.at(point.tasks)
-    return Fitted(
+    return FittedPoint(
         tasks=point.tasks,
         measured=point.samples_per_s,
         undisturbed=undisturbed,

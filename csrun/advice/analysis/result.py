@@ -8,7 +8,7 @@ from csrun.advice.analysis.bottleneck import BottleneckStage, Limiting, limiting
 from csrun.advice.analysis.laws import Fit
 from csrun.advice.analysis.scaling import Saturation, Scaling, SiteFacts, StreamerLayout
 from csrun.advice.analysis.solve import FeedTarget, Solution, solve
-from csrun.advice.measurements import DeliveredRate, Measurements, OtherUse
+from csrun.advice.measurements import BackgroundUse, DeliveredRate, Measurements
 from csrun.base.files import write_whole
 
 JSON_FILE = "input_analysis.json"
@@ -23,7 +23,7 @@ class VerifiedLayout(msgspec.Struct, frozen=True):
     layout: StreamerLayout
     fed: DeliveredRate
     deviation: float
-    beside: OtherUse
+    beside: BackgroundUse
 
 
 class Analysis(msgspec.Struct, frozen=True):

@@ -100,7 +100,7 @@ class _WorkerMachine:
         return workers * alone * min(1.0, each / (oversubscription * wanted))
 
     @property
-    def alone(self) -> float:
+    def single_worker_rate(self) -> float:
         """Samples/s of one worker."""
         return self.at(1)
 
@@ -164,10 +164,10 @@ class Scaling:
             return ScalingLimit.LINK
         if (
             sum(split) > self._most
-            and machine.at(self._most) >= SATURATED * self._most * machine.alone
+            and machine.at(self._most) >= SATURATED * self._most * machine.single_worker_rate
         ):
             return ScalingLimit.FILES
-        if rate >= SATURATED * sum(split) * machine.alone:
+        if rate >= SATURATED * sum(split) * machine.single_worker_rate:
             return ScalingLimit.NODES
         return LIMIT_OF[machine.saturation]
 
@@ -190,7 +190,7 @@ class Scaling:
             return 0.0
         growth = self._growth
         if tasks <= growth:  # one CPU of the measured machine each
-            return tasks * machine.alone
+            return tasks * machine.single_worker_rate
         return growth * machine.at(tasks / growth)
 
 

@@ -11,8 +11,8 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 
 from csrun.advice.analysis import wording
-from csrun.advice.analysis.chart import Chart, Dot, chart_of
-from csrun.advice.analysis.laws import Fitted
+from csrun.advice.analysis.chart import Chart, ChartPoint, chart_of
+from csrun.advice.analysis.laws import FittedPoint
 from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import StreamerLayout
 from csrun.advice.numbers import count, deviation, with_spread
@@ -80,7 +80,7 @@ def _measured(analysis: Analysis, console: Console) -> None:
     console.print(plot(chart_of(analysis), console.width - 2, unicode), soft_wrap=True)
 
 
-def _rates(at: Fitted) -> tuple[float, ...]:
+def _rates(at: FittedPoint) -> tuple[float, ...]:
     return at.measured, at.undisturbed, at.fitted
 
 
@@ -134,7 +134,10 @@ def plot(chart: Chart, width: int, unicode: bool) -> str:
     figure.plot_size(max(LEAST_WIDTH, min(width, MOST_WIDTH)), HEIGHT)
     figure.theme("colorless")
     if chart.target is not None:
-        across = (Dot(chart.curve[0].tasks, chart.target), Dot(chart.most_tasks, chart.target))
+        across = (
+            ChartPoint(chart.curve[0].tasks, chart.target),
+            ChartPoint(chart.most_tasks, chart.target),
+        )
         figure.draw(figure.signal(*_axes(across), marker=level).lines())
     figure.draw(figure.signal(*_axes(chart.curve), marker=line).lines())
     figure.draw(figure.signal(*_axes(chart.measured), marker=dot))
@@ -148,5 +151,5 @@ def plot(chart: Chart, width: int, unicode: bool) -> str:
     return (text if unicode else text.translate(PLAIN)).rstrip("\n") + f"\n{key}"
 
 
-def _axes(dots: tuple[Dot, ...]) -> tuple[list[float], list[float]]:
+def _axes(dots: tuple[ChartPoint, ...]) -> tuple[list[float], list[float]]:
     return [dot.tasks for dot in dots], [dot.rate for dot in dots]

@@ -4,7 +4,7 @@ import msgspec
 
 from csrun.advice.analysis.result import Analysis, VerifiedLayout
 from csrun.advice.analysis.scaling import Scaling, StreamerLayout
-from csrun.advice.measurements import DeliveredRate, OtherUse
+from csrun.advice.measurements import BackgroundUse, DeliveredRate
 
 STREAMERS_PER_CPU = 16  # each is a process with its own data set
 
@@ -30,7 +30,7 @@ def runnable(analysis: Analysis) -> StreamerLayout:
 
 
 def verified(
-    analysis: Analysis, layout: StreamerLayout, fed: DeliveredRate, beside: OtherUse
+    analysis: Analysis, layout: StreamerLayout, fed: DeliveredRate, beside: BackgroundUse
 ) -> Analysis:
     """Return the analysis with the result of a run of `layout`."""
     deviation = fed.samples_per_s / layout.samples_per_s - 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from csrun.advice import numbers
 from csrun.advice.analysis import wording
-from csrun.advice.analysis.chart import Chart, Dot, chart_of
+from csrun.advice.analysis.chart import Chart, ChartPoint, chart_of
 from csrun.advice.analysis.result import Analysis
 from csrun.base.files import write_whole
 from csrun.base.html_pages import page
@@ -48,7 +48,7 @@ class Frame:
         share = rate / (self.room * self.chart.highest)
         return round(self.floor - share * (self.floor - self.top), 2)
 
-    def path(self, dots: tuple[Dot, ...]) -> str:
+    def path(self, dots: tuple[ChartPoint, ...]) -> str:
         return " ".join(f"{self.x(dot.tasks)},{self.y(dot.rate)}" for dot in dots)
 
 

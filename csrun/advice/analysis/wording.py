@@ -5,7 +5,7 @@ from csrun.advice.analysis.laws import Fit, Law, LawName
 from csrun.advice.analysis.result import Analysis, VerifiedLayout
 from csrun.advice.analysis.scaling import Saturation, ScalingLimit
 from csrun.advice.analysis.solve import FeedTarget
-from csrun.advice.measurements import OtherUse
+from csrun.advice.measurements import BackgroundUse
 from csrun.advice.numbers import count, deviation, percent, several, with_spread
 
 SCATTERED = 0.15  # error of a law above which the report advises measuring again
@@ -189,7 +189,7 @@ def verified(found: VerifiedLayout) -> str:
     )
 
 
-def beside(use: OtherUse) -> str:
+def beside(use: BackgroundUse) -> str:
     """Clause about CPU use by other processes; empty if negligible."""
     if use.cpus < DISTURBED:
         return ""

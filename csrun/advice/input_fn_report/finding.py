@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from csrun.advice.input_fn_report.pipeline import Here
+from csrun.advice.input_fn_report.pipeline import PipelinePosition
 from csrun.data.input_operators import InputOperator
 
 NOTICEABLE = 0.02  # of the input time: below it, a measured gain is only a hint
@@ -84,12 +84,12 @@ class AdviceRule:
     name: str
     starts_from: tuple[str, ...]
     law: str
-    look: Callable[[Here], Advice | None]
+    look: Callable[[PipelinePosition], Advice | None]
     effect: Effect = Effect.SPEED
     gain: float = 0.0
     about: str = ""
 
-    def applied(self, here: Here) -> Finding | None:
+    def applied(self, here: PipelinePosition) -> Finding | None:
         """Apply the rule to an operator."""
         advice = self.look(here) if here.operator.name in self.starts_from else None
         if advice is None:
@@ -112,7 +112,7 @@ class AdviceRule:
         )
 
 
-def _known_gain(here: Here, advice: Advice) -> float | None:
+def _known_gain(here: PipelinePosition, advice: Advice) -> float | None:
     if advice.gain is not None:
         return advice.gain
     share = here.pipeline.share(here.operator)

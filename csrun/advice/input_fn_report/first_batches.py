@@ -99,25 +99,27 @@ def _of_first(dataset: Dataset) -> Probe:
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _StageTimes:
     """Times of the stages at a moment."""
 
     at: float
     stages: dict[str, StageTime]
 
 
-def _mark(clock: StageClock) -> _Mark:
+def _mark(clock: StageClock) -> _StageTimes:
     stages = {name: replace(time) for name, time in dict(clock.stages).items()}
-    return _Mark(perf_counter(), stages)
+    return _StageTimes(perf_counter(), stages)
 
 
-def _spread_s(name: str, steps: list[tuple[_Mark, _Mark]]) -> float:
+def _spread_s(name: str, steps: list[tuple[_StageTimes, _StageTimes]]) -> float:
     none = StageTime()
     ends = [[mark.stages.get(name, none).wall_s for mark in step] for step in steps]
     return spread([after_s - before_s for before_s, after_s in ends])
 
 
-def _typical_time(name: str, steps: list[tuple[_Mark, _Mark]], typical: Typical) -> StageTime:
+def _typical_time(
+    name: str, steps: list[tuple[_StageTimes, _StageTimes]], typical: Typical
+) -> StageTime:
     none = StageTime()
     pairs = [
         (before.stages.get(name, none), after.stages.get(name, none)) for before, after in steps

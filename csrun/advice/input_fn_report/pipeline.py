@@ -92,7 +92,7 @@ class Pipeline:
     def _counted(self) -> int | None:
         """Number of batches of the samples; None if unknown."""
         at = next((at for at, op in enumerate(self.operators) if op.name == "batch"), 0)
-        here = Here(self, at)
+        here = PipelinePosition(self, at)
         samples = here.samples()
         size: int = here.option("batch_size") or 0
         if samples is None or not size or here.comes_before("repeat", "shard", "filter"):
@@ -101,7 +101,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Here:
+class PipelinePosition:
     """Operator at its position in a pipeline."""
 
     pipeline: Pipeline

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from csrun.advice.operator_comparison.value_difference import AnyArray, HeldArray
+from csrun.advice.operator_comparison.value_difference import AnyArray, ComparedArray
 from csrun.base.half_formats import WORD
 from csrun.executable import Combine, Plan, RecordedValue
 from csrun.executable.executable import PLAN_FILE
@@ -43,21 +43,21 @@ class StepValues:
         assert self.plan.recording is not None, "it has recorded"
         return self.plan.recording.values[self.numbers[key]]
 
-    def value(self, key: str) -> HeldArray | None:
+    def value(self, key: str) -> ComparedArray | None:
         """A value of the whole batch; None where those of minibatches do not make one."""
         described = self.described(key)
         number = self.numbers[key]
         parts = [file.read(number) for file in self._files_of(number)]
         half = self.plan.storage if parts[0].dtype == WORD else None
         if len(parts) == 1 or described.combine is Combine.FIRST:
-            return HeldArray(parts[0], half)
+            return ComparedArray(parts[0], half)
         match described.combine:
             case Combine.SAMPLES:
-                return HeldArray(_joined(parts, described), half)
+                return ComparedArray(_joined(parts, described), half)
             case Combine.SUM:
-                numbers = [HeldArray(part, half).numbers for part in parts]
+                numbers = [ComparedArray(part, half).numbers for part in parts]
                 total = np.sum(np.stack(numbers), axis=0, dtype=np.float64)
-                return HeldArray(total.astype(numbers[0].dtype))
+                return ComparedArray(total.astype(numbers[0].dtype))
             case _:
                 return None
 

@@ -42,7 +42,7 @@ class ValueDifference(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class HeldArray:
+class ComparedArray:
     """An array; half: the format of its elements, if they are words of one."""
 
     array: AnyArray
@@ -53,10 +53,10 @@ class HeldArray:
         """Elements as numbers."""
         return self.array if self.half is None else widened(self.array, self.half)
 
-    def in_precision(self, dtype: str) -> "HeldArray":
+    def in_precision(self, dtype: str) -> "ComparedArray":
         """The same without digits that this floating-point type does not have."""
         is_wide = self.array.dtype.kind == "f" and self.array.itemsize > np.dtype(dtype).itemsize
-        return HeldArray(self.array.astype(dtype)) if is_wide else self
+        return ComparedArray(self.array.astype(dtype)) if is_wide else self
 
     def words(self, half: HalfFormat) -> AnyArray:
         """Elements as words of a format."""
@@ -79,8 +79,8 @@ EXACT = Tolerance()
 
 
 def difference_of(
-    first: HeldArray,
-    second: HeldArray,
+    first: ComparedArray,
+    second: ComparedArray,
     tolerance: Tolerance = EXACT,
     halves: Sequence[HalfFormat] = (),
 ) -> ValueDifference | None:
@@ -90,7 +90,7 @@ def difference_of(
     """
     if halves and first.numbers.dtype.kind == "f" and second.numbers.dtype.kind == "f":
         half = min(halves, key=lambda each: each.mantissa_bits)
-        first, second = (HeldArray(each.words(half), half) for each in (first, second))
+        first, second = (ComparedArray(each.words(half), half) for each in (first, second))
     distance = _distance(first, second, tolerance.of_largest)
     differing = int(np.count_nonzero(distance > tolerance.ulp))
     if not differing:
@@ -111,7 +111,7 @@ def difference_of(
     )
 
 
-def _distance(first: HeldArray, second: HeldArray, of_largest: bool) -> AnyArray:
+def _distance(first: ComparedArray, second: ComparedArray, of_largest: bool) -> AnyArray:
     """Ulp between elements, uint64."""
     halves = [each.half for each in (first, second) if each.half is not None]
     x, y = first.numbers, second.numbers

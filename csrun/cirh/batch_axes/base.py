@@ -15,7 +15,7 @@ from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
 
 
-class Over(Enum):
+class BatchRelation(Enum):
     """Relation of a value of the batch to those of its minibatches."""
 
     SAMPLES = auto()  # per sample: each sample's rows depend on that sample alone
@@ -24,7 +24,7 @@ class Over(Enum):
     MIXED = auto()  # none of these: of the batch as a whole
 
 
-SAMPLES, SAME, PART, MIXED = Over
+SAMPLES, SAME, PART, MIXED = BatchRelation
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Dependence:
     counts_padding: whether padding affects the value.
     """
 
-    over: Over
+    over: BatchRelation
     axis: int | None = None
     rows: int = 1
     padding: float | None = None

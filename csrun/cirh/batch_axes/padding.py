@@ -22,7 +22,7 @@ from csrun.cirh.ops import constant_arrays, learning, model, padding
 
 def of_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
     assert isinstance(op, model.InputOp)
-    return Dependence(SAMPLES, 0) if op.of_script is None else FIXED
+    return Dependence(SAMPLES, 0) if op.from_script is None else FIXED
 
 
 def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:

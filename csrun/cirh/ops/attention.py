@@ -20,8 +20,8 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
     CirhOp,
-    Lies,
     Properties,
+    ResultLayout,
     Types,
     integer,
     number,
@@ -46,7 +46,7 @@ class AttentionOp(CirhOp):
 
     name = "cirh.scaled_dot_product_attention"
     BY_SAMPLE: ClassVar = True
-    LIES: ClassVar = Lies.ROWS
+    RESULT_LAYOUT: ClassVar = ResultLayout.ROWS
     query = operand_def(TensorType)
     key = operand_def(TensorType)
     value = operand_def(TensorType)
@@ -100,7 +100,7 @@ class AttentionBackwardOp(CirhOp):
     name = "cirh.scaled_dot_product_attention_backward"
     BY_SAMPLE: ClassVar = True
     READS_IN_PLACE: ClassVar = ("out",)
-    LIES: ClassVar = Lies.ROWS
+    RESULT_LAYOUT: ClassVar = ResultLayout.ROWS
     grad = operand_def(TensorType)
     query = operand_def(TensorType)
     key = operand_def(TensorType)

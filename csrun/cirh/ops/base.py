@@ -105,7 +105,7 @@ class Reads(Enum):
     CONTIGUOUS = auto()
 
 
-class Lies(Enum):
+class ResultLayout(Enum):
     """Layouts of a result in memory: contiguous, rows with gaps, any strides."""
 
     DENSE = auto()
@@ -125,7 +125,7 @@ class CirhOp(IRDLOperation):
     ADDS_UP: ClassVar[bool] = False
     #: Whether it is folded if all its operands are constants.
     FOLDS: ClassVar[bool] = False
-    LIES: ClassVar[Lies] = Lies.DENSE
+    RESULT_LAYOUT: ClassVar[ResultLayout] = ResultLayout.DENSE
     #: Text form, in MLIR's declarative format. xDSL's `assembly_format` would compile it when the
     #: class
     #: is created, though most are never printed or parsed.
@@ -147,9 +147,9 @@ class CirhOp(IRDLOperation):
     NEEDS_KERNEL: ClassVar[bool] = True
 
     @property
-    def lies(self) -> Lies:
+    def result_layout(self) -> ResultLayout:
         """Return how its result may lie in memory."""
-        return self.LIES
+        return self.RESULT_LAYOUT
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Results:
@@ -285,9 +285,9 @@ class ElementwiseOp(CirhOp):
         return found.astype(operands[0].dtype)
 
     @property
-    def lies(self) -> Lies:
+    def result_layout(self) -> ResultLayout:
         """Return the layout; an operator along an axis is not a loop over rows."""
-        return Lies.DENSE if "dim" in self.properties else Lies.ROWS
+        return ResultLayout.DENSE if "dim" in self.properties else ResultLayout.ROWS
 
 
 class UnaryOp(ElementwiseOp):
@@ -380,10 +380,10 @@ __all__ = [
     "BackwardOp",
     "CirhOp",
     "ElementwiseOp",
-    "Lies",
     "Plain",
     "Properties",
     "Reads",
+    "ResultLayout",
     "Results",
     "Types",
     "UnaryOp",

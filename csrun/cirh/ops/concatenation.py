@@ -11,8 +11,8 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
     CirhOp,
-    Lies,
     Properties,
+    ResultLayout,
     Types,
     axis,
     integer,
@@ -29,7 +29,7 @@ class CatOp(CirhOp):
     name = "cirh.cat"
     COPIES: ClassVar = True
     BY_SAMPLE: ClassVar = True
-    LIES: ClassVar = Lies.ANYHOW
+    RESULT_LAYOUT: ClassVar = ResultLayout.ANYHOW
     tensors = var_operand_def(TensorType)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)

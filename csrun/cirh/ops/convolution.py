@@ -132,7 +132,9 @@ class ConvolutionOp(ConvolvingOp):
 
     def compute(self, x: Any, weight: Any, *bias: Any) -> Any:
         """Products and sums over groups of channels and windows."""
-        seen = grouped(seen_by(windows_of(self.properties, weight.shape[2:]), x), self.properties)
+        seen = grouped(
+            unfold_windows(windows_of(self.properties, weight.shape[2:]), x), self.properties
+        )
         kernels = _by_group(weight, self.properties)
         out = np.einsum("ngchwij,gocij->ngohw", seen, kernels)
         out = out.reshape(len(x), len(weight), *out.shape[3:])
@@ -164,7 +166,9 @@ class ConvolutionBackwardInputOp(ConvolvingOp):
         shape = ints(self.properties, "input_size")
         kernels = _by_group(weight, self.properties)
         seen = np.einsum("ngohw,gocij->ngchwij", grouped(grad, self.properties), kernels)
-        return seen_back(windows, seen.reshape(*shape[:2], *seen.shape[3:]), (shape[2], shape[3]))
+        return fold_windows(
+            windows, seen.reshape(*shape[:2], *seen.shape[3:]), (shape[2], shape[3])
+        )
 
 
 @irdl_op_definition
@@ -191,7 +195,7 @@ class ConvolutionBackwardWeightOp(ConvolvingOp):
         """Sums over samples and positions."""
         size = ints(self.properties, "weight_size")
         windows = windows_of(self.properties, (size[2], size[3]))
-        seen = grouped(seen_by(windows, x), self.properties)
+        seen = grouped(unfold_windows(windows, x), self.properties)
         found = np.einsum("ngohw,ngchwij->gocij", grouped(grad, self.properties), seen)
         return found.reshape(size)
 
@@ -232,7 +236,7 @@ def require_images(x: Tensor) -> None:
         raise VerifyException(f"images must be floating point, got {dtype_of(x)}")
 
 
-def seen_by(windows: Windows, x: Any, fill: float = 0) -> Any:
+def unfold_windows(windows: Windows, x: Any, fill: float = 0) -> Any:
     """Return the pixels that each window contains.
 
     Shapes: x [N, C, H, W] -> [N, C, H', W', KH, KW]
@@ -246,7 +250,7 @@ def seen_by(windows: Windows, x: Any, fill: float = 0) -> Any:
     return found[:, :, ::down, ::right, ::down_in, ::right_in]
 
 
-def seen_back(windows: Windows, seen: Any, image: Pair) -> Any:
+def fold_windows(windows: Windows, seen: Any, image: Pair) -> Any:
     """Return for each pixel the sum over the windows that contain it.
 
     Shapes: seen [N, C, H', W', KH, KW] -> [N, C, H, W]

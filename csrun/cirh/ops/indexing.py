@@ -41,7 +41,7 @@ class IndexingBackwardOp(CirhOp):
     out = result_def(TensorType)
 
     @classmethod
-    def of_looking_up(cls, types: Types, properties: Properties, kind: type[CirhOp]) -> Tensor:
+    def looked_up_type(cls, types: Types, properties: Properties, kind: type[CirhOp]) -> Tensor:
         """Return the type of the looked-up tensor."""
         grad, indices = types
         x = tensor_type(ints(properties, "input_sizes"), dtype_of(grad))
@@ -100,7 +100,7 @@ class GatherBackwardOp(IndexingBackwardOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        return cls.of_looking_up(types, properties, GatherOp)
+        return cls.looked_up_type(types, properties, GatherOp)
 
     def compute(self, grad: Any, indices: Any) -> Any:
         out = np.zeros(ints(self.properties, "input_sizes"), grad.dtype)
@@ -145,7 +145,7 @@ class IndexSelectBackwardOp(IndexingBackwardOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        return cls.of_looking_up(types, properties, IndexSelectOp)
+        return cls.looked_up_type(types, properties, IndexSelectOp)
 
     def compute(self, grad: Any, indices: Any) -> Any:
         out = np.zeros(ints(self.properties, "input_sizes"), grad.dtype)

@@ -100,12 +100,12 @@ class PartAttr(ParametrizedAttribute):
 class InputOp(LeafOp):
     """One array of a batch, by name.
 
-    of_script: created by the script in each step, without a batch axis.
+    from_script: created by the script in each step, without a batch axis.
     """
 
     name = "cirh.input"
     symbol = prop_def(StringAttr)
-    of_script = opt_prop_def(BoolAttr)
+    from_script = opt_prop_def(BoolAttr)
     FORM: ClassVar = "$symbol attr-dict `:` type($out)"
 
 
@@ -137,12 +137,12 @@ class StoredOp(LeafOp):
 class ParameterOp(StoredOp):
     """A weight tensor, or a shard of one, which is trained by its gradient.
 
-    turned: stored transposed.
+    transposed: stored transposed.
     """
 
     name = "cirh.parameter"
     part = opt_prop_def(PartAttr)
-    turned = opt_prop_def(BoolAttr)
+    transposed = opt_prop_def(BoolAttr)
 
     @property
     def tensor(self) -> str:

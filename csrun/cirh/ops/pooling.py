@@ -9,7 +9,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import CirhOp, Properties, Reads, Types, integer, ints
-from csrun.cirh.ops.convolution import Windows, pair, require_images, seen_back, seen_by
+from csrun.cirh.ops.convolution import Windows, fold_windows, pair, require_images, unfold_windows
 from csrun.cirh.types import (
     Tensor,
     dtype_of,
@@ -46,7 +46,7 @@ class PoolingOp(CirhOp):
         """
         _, _, *image = ints(self.properties, "input_size")
         shaped = seen.reshape(*seen.shape[:4], *self.windows.size)
-        return seen_back(self.windows, shaped, (image[0], image[1]))
+        return fold_windows(self.windows, shaped, (image[0], image[1]))
 
 
 @irdl_op_definition
@@ -77,8 +77,8 @@ class MaxPool2dOp(PoolingOp):
 
     def compute(self, x: Any) -> tuple[Any, ...]:
         """The maximum, and its index in the window; the last NaN if there are any."""
-        seen = _flat(seen_by(self.windows, x, -np.inf))
-        is_padding = _flat(seen_by(self.windows, np.zeros_like(x), 1)) == 1
+        seen = _flat(unfold_windows(self.windows, x, -np.inf))
+        is_padding = _flat(unfold_windows(self.windows, np.zeros_like(x), 1)) == 1
         largest = np.where(is_padding, np.nan, seen) == seen.max(-1, keepdims=True)
         last_nan = seen.shape[-1] - 1 - np.isnan(seen)[..., ::-1].argmax(-1)
         offsets = np.where(np.isnan(seen).any(-1), last_nan, largest.argmax(-1))
@@ -135,7 +135,7 @@ class AvgPool2dOp(PoolingOp):
 
     def compute(self, x: Any) -> Any:
         """The sum over a window, over its count."""
-        return _flat(seen_by(self.windows, x)).sum(-1) / _counts(self, x)
+        return _flat(unfold_windows(self.windows, x)).sum(-1) / _counts(self, x)
 
 
 @irdl_op_definition
@@ -195,7 +195,7 @@ def _unpooled(grad: Tensor, properties: Properties) -> Tensor:
 def _counts(op: AvgPool2dOp | AvgPool2dBackwardOp, x: Any) -> Any:
     """Return how many pixels count in each window."""
     fill = 1.0 if integer(op.properties, "count_include_pad") else 0.0
-    return _flat(seen_by(op.windows, np.ones_like(x), fill)).sum(-1)
+    return _flat(unfold_windows(op.windows, np.ones_like(x), fill)).sum(-1)
 
 
 def _flat(seen: Any) -> Any:

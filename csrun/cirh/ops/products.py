@@ -12,9 +12,9 @@ from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.arithmetic import broadcast
 from csrun.cirh.ops.base import (
     CirhOp,
-    Lies,
     Properties,
     Reads,
+    ResultLayout,
     Types,
     require_rank,
     require_same,
@@ -48,7 +48,7 @@ class MmOp(CirhOp):
     name = "cirh.mm"
     READS: ClassVar = Reads.MATRICES
     ADDS_UP: ClassVar = True
-    LIES: ClassVar = Lies.ROWS
+    RESULT_LAYOUT: ClassVar = ResultLayout.ROWS
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
@@ -95,7 +95,7 @@ class AddmmOp(CirhOp):
 
     name = "cirh.addmm"
     READS: ClassVar = Reads.MATRICES
-    LIES: ClassVar = Lies.ROWS
+    RESULT_LAYOUT: ClassVar = ResultLayout.ROWS
     bias = operand_def(TensorType)
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
@@ -130,7 +130,7 @@ class MatmulOp(CirhOp):
     name = "cirh.matmul"
     READS: ClassVar = Reads.MATRICES
     BY_SAMPLE: ClassVar = True
-    LIES: ClassVar = Lies.ROWS
+    RESULT_LAYOUT: ClassVar = ResultLayout.ROWS
     LINEAR_IN: ClassVar = (frozenset({0}), frozenset({1}))
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)

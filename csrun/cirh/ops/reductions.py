@@ -34,7 +34,7 @@ class ReducingOp(CirhOp):
         shape = [1 if d in dims else n for d, n in enumerate(own) if keep or d not in dims]
         return tensor_type(shape, dtype_of(types[0]))
 
-    def kept(self) -> tuple[int, ...]:
+    def keepdim_shape(self) -> tuple[int, ...]:
         """The shape with all axes."""
         full, dims = shape_of(type_of(self.x)), ints(self.properties, "dims")
         return tuple(1 if d in dims else n for d, n in enumerate(full))
@@ -48,7 +48,7 @@ class SumOp(ReducingOp):
 
     def gradients(self, back: Backward) -> Gradients:
         """The gradient broadcast along the summed axes."""
-        grad = viewed(back, back.grad, self.kept())
+        grad = viewed(back, back.grad, self.keepdim_shape())
         return [back.emit(ExpandOp, grad, shape=shape_of(type_of(self.x)))]
 
     def compute(self, x: Any) -> Any:
@@ -79,7 +79,7 @@ class ExtremumOp(ReducingOp):
 
     def gradients(self, back: Backward) -> Gradients:
         """g divided among all elements equal to the result."""
-        grad, found = (viewed(back, v, self.kept()) for v in (back.grad, self.out))
+        grad, found = (viewed(back, v, self.keepdim_shape()) for v in (back.grad, self.out))
         equal = back.emit(EqOp, self.x, found)
         mask = back.emit(ToCopyOp, equal, dtype=dtype_of(type_of(self.x)))
         count = back.emit(SumOp, mask, dims=ints(self.properties, "dims"), keepdim=True)

@@ -253,7 +253,7 @@ class PartBackwardOp(CirhOp):
     out = result_def(TensorType)
 
     @classmethod
-    def of_part(cls, types: Types, properties: Properties, part: type[CirhOp]) -> Tensor:
+    def full_type(cls, types: Types, properties: Properties, part: type[CirhOp]) -> Tensor:
         """Return the full tensor's type, of which the gradient must be a part."""
         whole = tensor_type(ints(properties, "input_sizes"), dtype_of(types[0]))
         expected = part.infer([whole], properties)
@@ -273,7 +273,7 @@ class SliceBackwardOp(PartBackwardOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        return cls.of_part(types, properties, SliceOp)
+        return cls.full_type(types, properties, SliceOp)
 
     def gradients(self, back: Backward) -> Gradients:
         """The part of the gradient."""
@@ -295,7 +295,7 @@ class SelectBackwardOp(PartBackwardOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        return cls.of_part(types, properties, SelectOp)
+        return cls.full_type(types, properties, SelectOp)
 
     def gradients(self, back: Backward) -> Gradients:
         """The part of the gradient."""

@@ -10,7 +10,7 @@ import click
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, OutputError, UsageError
 from csrun.base.files import make_private
 from csrun.cli.shell.commands import power_state, status
-from csrun.cli.shell.shell import LeaveShell, Shell, Words
+from csrun.cli.shell.shell import LeaveShell, Shell, ShellGroup
 from csrun.context import state_dir
 from csrun.context.environment import LoginRole
 
@@ -72,15 +72,19 @@ PROGRAM = "cs"
 PROMPT = f"{PROGRAM}> "
 HISTORY = "cs_history"
 
-root = Words(
+root = ShellGroup(
     PROGRAM,
     [
-        Words("config", [
-            Words("execmode", [power_state.show_mode, power_state.setup_mode], "Execution mode."),
+        ShellGroup("config", [
+            ShellGroup(
+                "execmode", [power_state.show_mode, power_state.setup_mode], "Execution mode."
+            ),
         ], "Configuration of a system."),
-        Words("system", [status.show, status.status, *power_state.COMMANDS], "State of a system."),
-        Words("software", [status.software], "Installed software."),
-        Words("session", [status.listing, status.cancel], "Jobs on a system."),
+        ShellGroup(
+            "system", [status.show, status.status, *power_state.COMMANDS], "State of a system."
+        ),
+        ShellGroup("software", [status.software], "Installed software."),
+        ShellGroup("session", [status.listing, status.cancel], "Jobs on a system."),
         status.telemetry,
         help_command,
         leave,

@@ -73,9 +73,9 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     if not sys.stdout.isatty():
         yield lambda progress: None
         return
-    from csrun.context.bars import Bars
+    from csrun.context.terminal_bars import ProgressBars
 
-    bars = Bars()
+    bars = ProgressBars()
     try:
         yield bars.update
     finally:

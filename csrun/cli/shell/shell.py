@@ -10,7 +10,7 @@ from click.exceptions import NoSuchCommand
 
 from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError
-from csrun.cli.shell.asking import Asking
+from csrun.cli.shell.prompts import Prompter
 from csrun.cli.shell.reply import JSON, TABLE
 from csrun.context.environment import LoginRole
 from csrun.site import Site, System
@@ -28,7 +28,7 @@ class Shell:
     site: Site
     system: System
     role: LoginRole
-    asking: Asking
+    prompter: Prompter
 
     def on(self, system: str | None) -> "Shell":
         """Return the same shell for another system of the site.
@@ -49,7 +49,7 @@ class Shell:
             )
 
 
-class Words(click.Group):
+class ShellGroup(click.Group):
     """Word that must be followed by another one."""
 
     def __init__(self, name: str, commands: Sequence[click.Command], help_text: str) -> None:

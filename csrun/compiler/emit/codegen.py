@@ -89,7 +89,7 @@ def numpy_names(text: str) -> set[str]:
     return {word for word in words if word in OTHERS or is_ufunc(word)}
 
 
-def layers_in_turn(layout: Layout) -> tuple[str, ...]:
+def layers_in_kernel_order(layout: Layout) -> tuple[str, ...]:
     """Return the layers of all kernels, with and without weights, in the order of their first
     kernels.
     """

@@ -181,7 +181,7 @@ def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSigna
         code.scratch_bytes,
         code.parts_bytes,
         code.cut,
-        code.has_end,
+        code.has_epilogue,
         code.begin_rows,
     )
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue, Use
 
-from csrun.cirh.ops.base import CirhOp, ElementwiseOp, Lies
+from csrun.cirh.ops.base import CirhOp, ElementwiseOp, ResultLayout
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, StoredOp
@@ -330,9 +330,9 @@ def _reads_by_number(reader: Operation, value: SSAValue) -> bool:
 def _writes_strided(owner: Operation | Block, place: Array) -> bool:
     """Return whether the kernels of an operator can write to non-contiguous arrays."""
     assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
-    if owner.lies is Lies.ROWS:
+    if owner.result_layout is ResultLayout.ROWS:
         return len(place.shape) > 1 and place.is_matrix
-    return owner.lies is Lies.ANYHOW
+    return owner.result_layout is ResultLayout.ANYHOW
 
 
 def parameter_of(value: SSAValue) -> StoredOp | None:

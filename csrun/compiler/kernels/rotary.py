@@ -45,7 +45,7 @@ class Rotary(UnaryKernel):
         """Bind the factors, one table for all equal rotations."""
         axes = len(self.x.shape) - 2 - self.dim
         arguments = (self._length, self.size, self.base, self.is_inverse, self.x.dtype, axes)
-        table = f"rotary.turns{arguments!r}"
+        table = f"rotary.rotation_factors{arguments!r}"
         factors = table if self.is_interleaved else f"rotary.cosines_and_sines({table})"
         return ["from csrun.kernels import rotary", f"{self._factors} = {factors}"]
 
@@ -53,8 +53,8 @@ class Rotary(UnaryKernel):
         """Return one call."""
         x, out = name(self.x), name(self.out)
         if self.is_interleaved:
-            return [f"rotary.turn_pairs({x}, {out}, {self._factors})"]
-        return [f"rotary.turn_halves({x}, {out}, *{self._factors}, {name(self.scratch[0])})"]
+            return [f"rotary.rotate_pairs({x}, {out}, {self._factors})"]
+        return [f"rotary.rotate_halves({x}, {out}, *{self._factors}, {name(self.scratch[0])})"]
 
     @property
     def _length(self) -> int:

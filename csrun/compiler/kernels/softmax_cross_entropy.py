@@ -77,12 +77,12 @@ class CrossEntropyForward(LoopKernel):
 
     @property
     @abstractmethod
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         """Arrays saved for backward."""
 
     @cached_property
     def loop(self) -> KernelLoop:
-        writes = {**self.kept, "losses": self._losses}
+        writes = {**self.saved, "losses": self._losses}
         return formula_loop(f"{self.parts.stem}/forward", self.of_rows, writes, self.formula)
 
     @property
@@ -99,7 +99,7 @@ class CrossEntropyForward(LoopKernel):
     def writes(self) -> tuple[Array, ...]:
         """The loss, and the arrays for backward."""
         mean = () if self.mean is None else (self.mean,)
-        return self.loss, *self.kept.values(), self.parts.ignored, *mean
+        return self.loss, *self.saved.values(), self.parts.ignored, *mean
 
     @property
     def scratch(self) -> tuple[Array, ...]:
@@ -174,7 +174,7 @@ class CrossEntropyBackward(LoopKernel):
 
     @property
     @abstractmethod
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         """Arrays saved by forward that it reads, with or without the logits."""
 
     @abstractmethod
@@ -196,7 +196,7 @@ class CrossEntropyBackward(LoopKernel):
     @property
     def _arrays(self) -> dict[str, Array]:
         scale = {} if isinstance(self.scale, str) else {"scale": self.scale}
-        return {**self.kept, "ignored": self.parts.ignored, "labels": self.parts.labels, **scale}
+        return {**self.saved, "ignored": self.parts.ignored, "labels": self.parts.labels, **scale}
 
     @property
     def reads(self) -> tuple[Array, ...]:
@@ -217,7 +217,7 @@ class NarrowForward(CrossEntropyForward):
     """Forward for few classes: saves the exponentials of each row, and their sum."""
 
     @property
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         return narrow(self.parts)
 
     def formula(self, old: Values) -> Values:
@@ -237,7 +237,7 @@ class NarrowBackward(CrossEntropyBackward):
     """Backward for few classes, from the saved exponentials."""
 
     @property
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         return narrow(self.parts)
 
     def softmax(self, old: Values) -> FormulaValue:
@@ -252,7 +252,7 @@ class WideForward(CrossEntropyForward):
     """
 
     @property
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         return {"sums": self.parts.like("sums", 1)}
 
     def formula(self, old: Values) -> Values:
@@ -270,7 +270,7 @@ class WideBackward(CrossEntropyBackward):
     """Backward for many classes, from the logits."""
 
     @property
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         return {"logits": self.parts.logits, "sums": self.parts.like("sums", 1)}
 
     def softmax(self, old: Values) -> FormulaValue:

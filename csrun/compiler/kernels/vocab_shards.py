@@ -222,7 +222,7 @@ class LossOfSums(CrossEntropyForward):
     picked: Array
 
     @property
-    def kept(self) -> dict[str, Array]:
+    def saved(self) -> dict[str, Array]:
         """Arrays that backward reads and that exist already."""
         return {}
 

@@ -147,7 +147,7 @@ class KernelLoop:
                 self._add('copyto({0}, {1}, casting="unsafe")', out, args[0])
             case _:
                 self._compute(_calls(call), args, out)
-        self._scratch.give_back(*dying)
+        self._scratch.free_unread(*dying)
 
     def _count(self, op: lair.GenericOp, call: lair.ScalarOp, *, summed: bool) -> None:
         is_copy = call.function.data == operators.IDENTITY and not summed
@@ -195,7 +195,7 @@ class KernelLoop:
             self._add(line, *args, out, *extras)
         extras += [place for place in filled.values() if place != out]
         tiles = [place.array for place in extras if isinstance(place, TilePlace)]
-        self._scratch.give_back(*(array for array in tiles if array.name in self._scratch.tiles))
+        self._scratch.free_unread(*(array for array in tiles if array.name in self._scratch.tiles))
 
     def _filled(
         self, number: int, calls: NumpyCalls, args: Sequence[TilePlace | str], out: TilePlace

@@ -22,7 +22,7 @@ def largest(x: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line
         return
     tile = scratch.take((size,), x.array.dtype)
     yield Line("special.largest({1}, {2}, {0})", (out, x, TilePlace(tile, tiled=True)))
-    scratch.give_back(tile)
+    scratch.free_unread(tile)
 
 
 def pick(x: Argument, labels: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line]:
@@ -33,7 +33,7 @@ def pick(x: Argument, labels: Argument, out: TilePlace, scratch: ScratchNames) -
     yield Line("add({0}, {1}, out={2})", (starts, labels, places))
     text = '{1}.reshape(-1).take({2}, out={0}.reshape(-1), mode="clip")'
     yield Line(text, (out, x, places))
-    scratch.give_back(places.array)
+    scratch.free_unread(places.array)
 
 
 def of_label(
@@ -61,14 +61,14 @@ def _less_hot(
     scratch.constants[variable] = f"np.arange({size})"
     hot = TilePlace(scratch.take((size,), "bool"), tiled=True)
     yield Line(f"equal({{0}}[:, None], {variable}, out={{1}})", (labels, hot))
-    scratch.give_back(hot.array)
+    scratch.free_unread(hot.array)
     if share == 1:
         yield Line("subtract({0}, {1}, out={0})", (out, hot))
         return
     shares = TilePlace(scratch.take((size,), dtype), tiled=True)
     yield Line(f"multiply({{0}}, {share!r}, out={{1}})", (hot, shares))
     yield Line("subtract({0}, {1}, out={0})", (out, shares))
-    scratch.give_back(shares.array)
+    scratch.free_unread(shares.array)
 
 
 def _less_at(
@@ -84,4 +84,4 @@ def _less_at(
     yield Line("equal({0}, {1}, out={2})", (labels, places, is_known))
     taken = "{3}" if share == 1 else f"{{3}} * np.{dtype}({share!r})"
     yield Line(f"{{0}}[{{1}}, {{2}}] -= {taken}", (out, numbers, places, is_known))
-    scratch.give_back(places.array, is_known.array)
+    scratch.free_unread(places.array, is_known.array)

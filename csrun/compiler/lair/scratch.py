@@ -31,7 +31,7 @@ class ScratchNames:
         self.tiles[array.name] = array
         return array
 
-    def give_back(self, *arrays: Array) -> None:
+    def free_unread(self, *arrays: Array) -> None:
         """Free tiles whose values are no longer read."""
         for array in arrays:
             self._free[array.shape[1:], array.dtype].append(array)

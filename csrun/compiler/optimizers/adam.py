@@ -105,7 +105,7 @@ def decay_factor(optimizer: Optimizer, decoupled: bool) -> list[str]:
     return []
 
 
-def decay_apart(
+def apply_decay(
     optimizer: Optimizer, decoupled: bool, old: Values
 ) -> tuple[FormulaValue, FormulaValue]:
     """Return gradients and weights after the decay, decoupled or as part of the gradients."""
@@ -138,7 +138,7 @@ class Adam(Corrected):
         ]
 
     def update(self, old: Values) -> Values:
-        g, w = decay_apart(self, self.decoupled, old)
+        g, w = apply_decay(self, self.decoupled, old)
         u, moments = self.direction(g, old)
         return {**moments, "weights": w - u}
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from csrun.compiler.lair.formula import Values
-from csrun.compiler.optimizers.adam import Moments, decay_apart, decay_factor
+from csrun.compiler.optimizers.adam import Moments, apply_decay, decay_factor
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class NAdam(Moments):
         ]
 
     def update(self, old: Values) -> Values:
-        g, w = decay_apart(self, self.decoupled, old)
+        g, w = apply_decay(self, self.decoupled, old)
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
         u = (m * "rate" + g * "gradient_rate") / (v.root() + "epsilon")
@@ -82,7 +82,7 @@ class RAdam(Moments):
         ]
 
     def update(self, old: Values) -> Values:
-        g, w = decay_apart(self, self.decoupled, old)
+        g, w = apply_decay(self, self.decoupled, old)
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
         u = m / (v.root() * "rectified" + "epsilon") * "rate"

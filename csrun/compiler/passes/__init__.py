@@ -3,23 +3,23 @@ text.
 """
 
 from csrun.compiler.passes.pass_manager import (
-    NOBODY,
+    NO_OBSERVER,
     PASSES,
+    PassObserver,
     Stage,
     Stages,
     Verification,
-    Watch,
     passes_for,
     run_passes,
 )
 
 __all__ = [
-    "NOBODY",
+    "NO_OBSERVER",
     "PASSES",
+    "PassObserver",
     "Stage",
     "Stages",
     "Verification",
-    "Watch",
     "passes_for",
     "run_passes",
 ]

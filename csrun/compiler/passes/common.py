@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp, is_of_update
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 from csrun.compiler.passes.rewrite_rules import PURE, replace_by_values
 
 Key = tuple[
@@ -31,7 +31,7 @@ class CommonSubexpressions(Pass):
 
     name: ClassVar[str] = "common"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Replace repeated values by their first computation, and count the repetitions."""
         known: dict[Key, Operation] = {}
         count = 0
@@ -42,7 +42,7 @@ class CommonSubexpressions(Pass):
             if first is not op:
                 replace_by_values(op, first.results)
                 count += 1
-        return Done(count > 0, (f"repetitions: {count}",))
+        return PassResult(count > 0, (f"repetitions: {count}",))
 
 
 def _key(op: Operation) -> Key:

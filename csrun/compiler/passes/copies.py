@@ -17,7 +17,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.labels import label_ranges
 from csrun.compiler.graph.view_ops import numbers_of, view_of, written_by
 from csrun.compiler.lair.operators import scalar_of
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Copies(Pass):
 
     name: ClassVar[str] = "copies"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Insert them, and count them."""
         copying = _Copying(module)
         copying.run()
-        return Done(copying.count > 0, (f"copies: {copying.count}",))
+        return PassResult(copying.count > 0, (f"copies: {copying.count}",))
 
 
 class _Copying:

@@ -16,7 +16,7 @@ from csrun.cirh.ops.learning import ApplyGradientOp, Clipping, LossScaleOp, Mini
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of
 from csrun.compiler.errors import CompileError, refused
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GradientPass(Pass):
 
     name: ClassVar[str] = "gradient"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Differentiate the loss of each `minimize`, and count the parameters that it depends
         on.
         """
@@ -40,7 +40,7 @@ class GradientPass(Pass):
             count = _Differentiation(module, op).run()
             Rewriter.erase_op(op)
             lines.append(f"{count} parameters have a gradient")
-        return Done(bool(lines), tuple(lines))
+        return PassResult(bool(lines), tuple(lines))
 
 
 class _Differentiation:

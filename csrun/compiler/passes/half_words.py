@@ -16,7 +16,7 @@ from csrun.cirh.ops.learning import AssignOp, UpdatingOp
 from csrun.cirh.ops.model import LossOp, ParameterOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class HalfWords(Pass):
 
     name: ClassVar[str] = "halves"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Insert the conversions, and count them by purpose."""
         kind = storage_of(module)
         if kind is None:
-            return Done(False)
+            return PassResult(False)
         words = _WordInsertion(module, kind)
         weights, gradients, activations = words.weights(), words.gradients(), words.activations()
-        return Done(
+        return PassResult(
             weights + gradients + activations > 0,
             (f"words: {weights} weights, {gradients} gradients, {activations} activations",),
         )

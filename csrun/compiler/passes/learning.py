@@ -11,7 +11,7 @@ from csrun.cirh.algorithms import Algorithm
 from csrun.cirh.ops.learning import UPDATES, ApplyGradientOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.compiler.passes.gradient import together_of
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class LearningAlgorithm(Pass):
 
     name: ClassVar[str] = "learning"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Replace each, and count them."""
         found = [op for op in module.ops if isinstance(op, ApplyGradientOp)]
         for operation in found:
             Rewriter.insert_op(_update(operation), InsertPoint.before(operation))
             Rewriter.erase_op(operation)
-        return Done(bool(found), (f"{len(found)} parameters are updated",))
+        return PassResult(bool(found), (f"{len(found)} parameters are updated",))
 
 
 def _update(operation: ApplyGradientOp) -> Operation:

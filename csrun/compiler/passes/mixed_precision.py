@@ -20,7 +20,7 @@ from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.labels import label_ranges
 from csrun.compiler.graph.view_ops import numbers_of
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 from csrun.compiler.passes.widths import half_results
 
 #: Operators whose results are numbers of their operand.
@@ -43,14 +43,14 @@ class MixedPrecision(Pass):
 
     name: ClassVar[str] = "mixed"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Insert them, and count them."""
         kind = storage_of(module)
         if kind is None:
-            return Done(False)
+            return PassResult(False)
         rounding = _Rounding(module, kind)
         rounding.run()
-        return Done(rounding.count > 0, (f"{kind.name}: {rounding.count} roundings",))
+        return PassResult(rounding.count > 0, (f"{kind.name}: {rounding.count} roundings",))
 
 
 class _Rounding:

@@ -13,10 +13,10 @@ from csrun.cirh import print_module
 from csrun.compiler.passes import rewrite
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
-from csrun.compiler.passes.cutting import Cutting
 from csrun.compiler.passes.gradient import GradientPass
 from csrun.compiler.passes.half_words import HalfWords
 from csrun.compiler.passes.learning import LearningAlgorithm
+from csrun.compiler.passes.matrix_sharding import MatrixSharding
 from csrun.compiler.passes.mixed_precision import MixedPrecision
 
 #: Forward operators are canonicalized before differentiation, so that there are few to
@@ -30,9 +30,9 @@ PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.Canonicalization(),
     rewrite.ConstantFolding(),
     CommonSubexpressions(),
-    rewrite.DeadCode(),
+    rewrite.DeadCodeElimination(),
     rewrite.Splitting(),
-    Cutting(),
+    MatrixSharding(),
     MixedPrecision(),
     HalfWords(),
     Copies(),
@@ -41,8 +41,8 @@ PASSES: tuple[rewrite.Pass, ...] = (
 
 def passes_for(part_bytes: int | None) -> tuple[rewrite.Pass, ...]:
     """Return the passes, with matrices above this size sharded."""
-    cutting = Cutting(part_bytes)
-    return tuple(cutting if isinstance(step, Cutting) else step for step in PASSES)
+    cutting = MatrixSharding(part_bytes)
+    return tuple(cutting if isinstance(step, MatrixSharding) else step for step in PASSES)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Stage:
         return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(rewrite.NO_MATCH))
 
 
-def nobody_shown(stage: Stage) -> None:
+def ignore_stage(stage: Stage) -> None:
     """Default that ignores stages."""
 
 
-def nobody_told(name: str) -> None:
+def ignore_start(name: str) -> None:
     """Default that ignores the beginning of stages."""
 
 
@@ -80,7 +80,7 @@ class Verification(Enum):
 
 
 @dataclass(frozen=True)
-class Watch:
+class PassObserver:
     """Observer of a compile.
 
     show: called with each stage when it is done.
@@ -88,13 +88,13 @@ class Watch:
     texts: keep the text of stages even if it would not be stored.
     """
 
-    show: Callable[[Stage], None] = nobody_shown
-    begin: Callable[[str], None] = nobody_told
+    show: Callable[[Stage], None] = ignore_stage
+    begin: Callable[[str], None] = ignore_start
     verify: Verification = Verification.END
     texts: bool = False
 
 
-NOBODY = Watch()
+NO_OBSERVER = PassObserver()
 
 
 @dataclass(frozen=True)
@@ -122,34 +122,34 @@ class Stages:
 def run_passes(
     module: ModuleOp,
     passes: Sequence[rewrite.Pass] = PASSES,
-    watch: Watch = NOBODY,
+    observer: PassObserver = NO_OBSERVER,
     trace: str | None = None,
 ) -> Stages:
     """Run the passes over `module`, which is changed; trace: its text, if known.
 
     Raises: xDSL's VerifyException if a pass leaves an invalid module, which is a compiler bug
     """
-    if trace is None and watch.texts:
+    if trace is None and observer.texts:
         trace = print_module(module)
     stages = [Stage("trace", trace)]
-    watch.show(stages[-1])
+    observer.show(stages[-1])
     for step in passes:
-        watch.begin(step.name)
-        stages.append(_run(step, module, watch))
-        watch.show(stages[-1])
-    if watch.verify is Verification.END:
+        observer.begin(step.name)
+        stages.append(_run(step, module, observer))
+        observer.show(stages[-1])
+    if observer.verify is Verification.END:
         module.verify()
     return Stages(tuple(stages))
 
 
-def _run(step: rewrite.Pass, module: ModuleOp, watch: Watch) -> Stage:
+def _run(step: rewrite.Pass, module: ModuleOp, observer: PassObserver) -> Stage:
     started = perf_counter()
     done = step.apply(module)
     milliseconds = (perf_counter() - started) * 1000
-    if watch.verify is Verification.EACH and done.changed:
+    if observer.verify is Verification.EACH and done.changed:
         module.verify()
     # A module that a pass left unchanged has the text of the previous stage.
-    text = print_module(module) if done.changed and watch.texts else None
+    text = print_module(module) if done.changed and observer.texts else None
     log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in done.lines))
     return Stage(step.name, text, log, milliseconds)
 

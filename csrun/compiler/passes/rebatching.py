@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.batch_axes import Dependence, Dependences, Over
+from csrun.cirh.batch_axes import BatchRelation, Dependence, Dependences
 from csrun.cirh.ops.base import CirhOp, Plain, attribute, ints
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.ctc import CtcOp
@@ -27,7 +27,7 @@ from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.errors import CompileError, refused, short_name
-from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.rewrite import Pass, PassResult
 from csrun.compiler.passes.shares import insert_shares, is_zero
 
 #: Properties that are the sizes of the first result.
@@ -50,7 +50,7 @@ class Rebatching(Pass):
 
     name: ClassVar[str] = "rebatching"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Make each operator again, in its order."""
         batch = self._batch_of(module.ops)
         found = insert_shares(module, batch // self.samples)
@@ -66,10 +66,10 @@ class Rebatching(Pass):
         for op in reversed(operations):
             Rewriter.erase_op(op)
         module.body.block.add_ops(parts.operations)
-        return Done(True, (f"samples: {self.samples} of {parts.batch}",))
+        return PassResult(True, (f"samples: {self.samples} of {parts.batch}",))
 
     def _batch_of(self, operations: Iterable[Operation]) -> int:
-        inputs = [op for op in operations if isinstance(op, InputOp) and op.of_script is None]
+        inputs = [op for op in operations if isinstance(op, InputOp) and op.from_script is None]
         rows = {shape_of(type_of(op.out))[:1] for op in inputs}
         if len(rows) != 1 or () in rows:
             raise CompileError(f"each input array must have one row per sample to run {self.how}")
@@ -77,10 +77,10 @@ class Rebatching(Pass):
 
     def _require_parts(self, operations: Sequence[Operation], found: Dependences) -> None:
         for op in operations:
-            is_mixed = any(found[result].over is Over.MIXED for result in op.results)
-            if is_mixed and not any(found[o].over is Over.MIXED for o in op.operands):
+            is_mixed = any(found[result].over is BatchRelation.MIXED for result in op.results)
+            if is_mixed and not any(found[o].over is BatchRelation.MIXED for o in op.operands):
                 raise self._refused(op, f"{short_name(op)} mixes the samples of a batch")
-            if isinstance(op, LossOp) and found[op.value].over is not Over.PART:
+            if isinstance(op, LossOp) and found[op.value].over is not BatchRelation.PART:
                 raise self._refused(op, "the loss is not a sum over samples")
             if isinstance(op, UpdatingOp) and not _adds_up(op.grad, found):
                 raise self._refused(op, "the gradient is not a sum over samples")
@@ -95,7 +95,7 @@ class Rebatching(Pass):
 
 def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
     """Return whether the gradients of all parts add up to that of the batch, or are zero."""
-    return is_zero(gradient) or found[gradient].over is Over.PART
+    return is_zero(gradient) or found[gradient].over is BatchRelation.PART
 
 
 class _PartBuilder:

@@ -20,7 +20,7 @@ from csrun.compiler.passes.rewrite_rules import (
 
 
 @dataclass(frozen=True)
-class Done:
+class PassResult:
     """Result of a pass: whether the module changed, and lines for the log."""
 
     changed: bool
@@ -38,7 +38,7 @@ class Pass(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Run the pass, and return what it has done."""
 
 
@@ -56,7 +56,7 @@ class Rewrite(Pass):
 
     name: ClassVar[str] = "rewrite"
 
-    def apply(self, module: ModuleOp) -> Done:
+    def apply(self, module: ModuleOp) -> PassResult:
         """Apply the rules, and count the matches of each.
 
         Raises: RuntimeError if the rules do not terminate, which is a bug of the rules
@@ -73,7 +73,7 @@ class Rewrite(Pass):
         idle = [rule.name for rule in self.rules if rule.name not in counts]
         lines = [f"{name}: {count}" for name, count in counts.items()]
         lines += [f"{NO_MATCH}{', '.join(idle)}"] if idle else []
-        return Done(bool(counts), tuple(lines))
+        return PassResult(bool(counts), tuple(lines))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Splitting(Rewrite):
 
 
 @dataclass(frozen=True)
-class DeadCode(Rewrite):
+class DeadCodeElimination(Rewrite):
     """After: every value is read, or is an input or a parameter."""
 
     rules: Rules = DEAD_CODE

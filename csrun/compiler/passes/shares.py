@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from csrun.cirh import Builder
-from csrun.cirh.batch_axes import FIXED, Dependence, Dependences, Over, dependence_of
+from csrun.cirh.batch_axes import FIXED, BatchRelation, Dependence, Dependences, dependence_of
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp
 from csrun.cirh.ops.model import FullOp, LossOp
@@ -31,7 +31,7 @@ def insert_shares(module: ModuleOp, parts: int) -> Dependences:
         of = [found[operand] for operand in op.operands]
         for number in _shared(op, of):
             share = _share_of(op, number, parts, found)
-            of[number] = found[share] = Dependence(Over.PART)
+            of[number] = found[share] = Dependence(BatchRelation.PART)
             op.operands[number] = share
         found.update(zip(op.results, dependence_of(op, of), strict=True))
     return found
@@ -48,14 +48,18 @@ def _shared(op: Operation, of: Sequence[Dependence]) -> list[int]:
     same = [
         number
         for number, operand in enumerate(op.operands)
-        if of[number].over is Over.SAME and is_float(type_of(operand)) and not is_zero(operand)
+        if of[number].over is BatchRelation.SAME
+        and is_float(type_of(operand))
+        and not is_zero(operand)
     ]
     if isinstance(op, LossOp | UpdatingOp):  # whose last operand is added up
         return [number for number in same if number == len(of) - 1]
-    if not same or not any(one.over is Over.MIXED for one in dependence_of(op, of)):
+    if not same or not any(one.over is BatchRelation.MIXED for one in dependence_of(op, of)):
         return []
-    shared = [Dependence(Over.PART) if number in same else one for number, one in enumerate(of)]
-    return same if all(one.over is Over.PART for one in dependence_of(op, shared)) else []
+    shared = [
+        Dependence(BatchRelation.PART) if number in same else one for number, one in enumerate(of)
+    ]
+    return same if all(one.over is BatchRelation.PART for one in dependence_of(op, shared)) else []
 
 
 def _share_of(op: Operation, number: int, parts: int, found: Dependences) -> SSAValue:

@@ -25,26 +25,26 @@ def transposed_if_wide(op: ParameterOp) -> ParameterOp:
     one as the training.
     """
     rows, columns = shape_of(type_of(op.out))
-    if op.turned is not None or columns <= rows or not _is_multiplied_only(op.out):
+    if op.transposed is not None or columns <= rows or not _is_multiplied_only(op.out):
         return op
     scope = op.scope.data if op.scope else ""
     builder = Builder(InsertPoint.before(op), scope, lambda: op.location)
     kind = tensor_type((columns, rows), dtype_of(type_of(op.out)))
-    turned = builder.leaf(
+    transposed = builder.leaf(
         ParameterOp,
         kind,
         symbol=op.symbol,
         initializer=op.initializer,
-        turned=BoolAttr.from_bool(True),
+        transposed=BoolAttr.from_bool(True),
     )
-    turned.name_hint = op.out.name_hint
+    transposed.name_hint = op.out.name_hint
     for use in list(op.out.uses):
         if isinstance(use.operation, UpdatingOp):
-            use.operation.operands[0] = turned
+            use.operation.operands[0] = transposed
             _transpose_gradient(use.operation)
-    op.out.replace_all_uses_with(builder.emit(TransposeOp, turned))
+    op.out.replace_all_uses_with(builder.emit(TransposeOp, transposed))
     Rewriter.erase_op(op)
-    found = turned.owner
+    found = transposed.owner
     assert isinstance(found, ParameterOp), "it was just created"
     return found
 

@@ -26,10 +26,10 @@ from csrun.cirh.types import shape_of, type_of
 
 @dataclass(frozen=True)
 class Term:
-    """A summand of a gradient; `is_turned`: it is the transpose of the value."""
+    """A summand of a gradient; `is_transposed`: it is the transpose of the value."""
 
     op: MmOp | EmbeddingDenseBackwardOp
-    is_turned: bool
+    is_transposed: bool
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Uses:
 def uses_of(parameter: ParameterOp) -> Uses:
     """Return the readers of a matrix, in program order, up to the first obstacle."""
     found = Uses()
-    for op, index, is_turned in readers_of(parameter.out):
+    for op, index, is_transposed in readers_of(parameter.out):
         match op:
-            case EmbeddingOp() if not is_turned:
+            case EmbeddingOp() if not is_transposed:
                 found.lookups.append(op)
             case MmOp() if index == 1:
-                (found.sides if is_turned else found.sums).append(op)
+                (found.sides if is_transposed else found.sums).append(op)
             case UpdatingOp() if not index and found.update is None:
-                terms = _terms(op.grad, is_turned=False)
+                terms = _terms(op.grad, is_transposed=False)
                 found.update, found.terms = op, terms or []
                 if isinstance(op.properties.get("algorithm"), LambAttr):
                     found.obstacle = "Lamb scales the update by norms of the full tensor"
@@ -96,36 +96,38 @@ def uses_of(parameter: ParameterOp) -> Uses:
 
 def untransposed(value: SSAValue) -> tuple[SSAValue, bool]:
     """Return the matrix under a possible transpose, and whether there is one."""
-    is_turned = False
+    is_transposed = False
     while isinstance(value.owner, TransposeOp):
-        value, is_turned = value.owner.x, not is_turned
-    return value, is_turned
+        value, is_transposed = value.owner.x, not is_transposed
+    return value, is_transposed
 
 
-def readers_of(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Operation, int, bool]]:
+def readers_of(
+    value: SSAValue, is_transposed: bool = False
+) -> Iterator[tuple[Operation, int, bool]]:
     """Return the operators that read a matrix, by operand, and whether transposed."""
     for use in list(value.uses):
         if isinstance(use.operation, TransposeOp):
-            yield from readers_of(use.operation.out, not is_turned)
+            yield from readers_of(use.operation.out, not is_transposed)
         else:
-            yield use.operation, use.index, is_turned
+            yield use.operation, use.index, is_transposed
 
 
-def _terms(value: SSAValue, is_turned: bool) -> list[Term] | None:
+def _terms(value: SSAValue, is_transposed: bool) -> list[Term] | None:
     """Return the summands of a gradient; None if one cannot be sharded, or has other readers."""
     op = value.owner
     if value.uses.get_length() != 1:
         return None
     match op:
         case TransposeOp():
-            return _terms(op.x, not is_turned)
+            return _terms(op.x, not is_transposed)
         case AddOp() if type_of(op.lhs) == type_of(op.rhs):
-            left, right = (_terms(operand, is_turned) for operand in op.operands)
+            left, right = (_terms(operand, is_transposed) for operand in op.operands)
             return None if left is None or right is None else [*left, *right]
         case MmOp():
-            return [Term(op, is_turned)]
-        case EmbeddingDenseBackwardOp() if not is_turned:
-            return [Term(op, is_turned)]
+            return [Term(op, is_transposed)]
+        case EmbeddingDenseBackwardOp() if not is_transposed:
+            return [Term(op, is_transposed)]
         case _:
             return None
 

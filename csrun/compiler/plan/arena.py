@@ -16,7 +16,7 @@ from csrun.compiler.matching import MatchedModel
 from csrun.compiler.optimizers import PerTensor
 from csrun.compiler.options import SHARE, CompileOptions
 from csrun.compiler.plan.footprint import Footprint, footprint
-from csrun.compiler.plan.memory_plan import Life, lives, place
+from csrun.compiler.plan.memory_plan import Lifetime, lifetimes, place
 from csrun.compiler.plan.slots import AHEAD_BYTES, place_gradients, place_groups
 from csrun.compiler.plan.store_layout import Layout
 from csrun.compiler.plan.visits import with_frees
@@ -75,28 +75,30 @@ def place_model(
     if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
         raise _too_large(layers, alive, _most_samples(layers, alive, model, end, batch), end, batch)
     floor_plan = layers.floor_plan(alive) if layout.layers else ()
-    visits = with_frees(layout.functions, {life.array.name: life.last for life in alive})
+    visits = with_frees(
+        layout.functions, {lifetime.array.name: lifetime.last for lifetime in alive}
+    )
     return PlacedLayout(
         layout, store, visits, tuple(buffers), stride, partial, kept, end, floor_plan
     )
 
 
-def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
+def alive_in(layout: Layout, model: MatchedModel) -> list[Lifetime]:
     """Return the buffers of a minibatch."""
     kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
-    return lives(layout.kernels, kept, {p.name for p in layout.parameters}, layout.dropped)
+    return lifetimes(layout.kernels, kept, {p.name for p in layout.parameters}, layout.dropped)
 
 
 def with_samples(
-    alive: Sequence[Life], model: MatchedModel, samples: int, fewer: int
-) -> list[Life]:
+    alive: Sequence[Lifetime], model: MatchedModel, samples: int, fewer: int
+) -> list[Lifetime]:
     """Return the buffers of a minibatch with this many samples."""
     fixed = model.without_samples
     return [
-        replace(life, array=_with_samples(life.array, samples, fewer))
-        if life.array.name not in fixed
-        else life
-        for life in alive
+        replace(lifetime, array=_with_samples(lifetime.array, samples, fewer))
+        if lifetime.array.name not in fixed
+        else lifetime
+        for lifetime in alive
     ]
 
 
@@ -222,7 +224,7 @@ def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tu
 
 
 def _too_large(
-    layers: Footprint, alive: Sequence[Life], fits: int, arena: int, batch: int
+    layers: Footprint, alive: Sequence[Lifetime], fits: int, arena: int, batch: int
 ) -> TooLargeError:
     """Return the error that names the layer with most memory, and a remedy; fits: samples that
     would fit.
@@ -257,7 +259,7 @@ def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
 
 
 def _most_samples(
-    layers: Footprint, alive: Sequence[Life], model: MatchedModel, arena: int, batch: int
+    layers: Footprint, alive: Sequence[Lifetime], model: MatchedModel, arena: int, batch: int
 ) -> int:
     """Return the largest micro-batch that fits, 0 if none does; arena: size for the full batch."""
     options = layers.options

@@ -21,7 +21,7 @@ from csrun.compiler.plan.floor_plan import (
     pes_needed,
     usable_part,
 )
-from csrun.compiler.plan.memory_plan import Life, place
+from csrun.compiler.plan.memory_plan import Lifetime, place
 from csrun.compiler.plan.placement import homes_of, with_matrices
 from csrun.compiler.plan.store_layout import Layout
 from csrun.executable import Layer, Rectangle, Region, StoreLayout, aligned
@@ -44,18 +44,18 @@ class Footprint:
     home_of: dict[str, int]
     wires: tuple[Wire, ...]
 
-    def layer_bytes(self, alive: Sequence[Life]) -> list[int]:
+    def layer_bytes(self, alive: Sequence[Lifetime]) -> list[int]:
         """Return the bytes that each layer of a replica stores on the wafer."""
-        buffers: list[list[Life]] = [[] for _ in self.layers]
-        for life in alive:
-            buffers[self.home_of[life.array.name]].append(life)
+        buffers: list[list[Lifetime]] = [[] for _ in self.layers]
+        for lifetime in alive:
+            buffers[self.home_of[lifetime.array.name]].append(lifetime)
         count = self.options.minibatches_in_flight
         return [
             int(self.weight_copies * layer.weight_bytes) + count * aligned(place(own, 0)[1])
             for layer, own in zip(self.layers, buffers, strict=True)
         ]
 
-    def needed_bytes(self, alive: Sequence[Life]) -> int:
+    def needed_bytes(self, alive: Sequence[Lifetime]) -> int:
         """Return the minimum memory of a pipeline, over all PEs; 0 if layers share the wafer.
 
         With replicas: the share of one replica in its part, scaled to the whole wafer.
@@ -65,7 +65,7 @@ class Footprint:
         own = self._parts[0]
         return pes_needed(self._demands(alive), own) * self.options.system.sram_bytes // own.pes
 
-    def floor_plan(self, alive: Sequence[Life]) -> tuple[Region, ...]:
+    def floor_plan(self, alive: Sequence[Lifetime]) -> tuple[Region, ...]:
         """Return a region for each layer of each replica, for a model that fits."""
         names = [layer.name for layer in self.layers]
         first, *_ = parts = self._parts
@@ -86,7 +86,7 @@ class Footprint:
     def _is_pipeline(self) -> bool:
         return self.options.mode is ExecutionMode.PIPELINED
 
-    def _demands(self, alive: Sequence[Life]) -> Demands:
+    def _demands(self, alive: Sequence[Lifetime]) -> Demands:
         training = self.options.run_mode is RunMode.TRAIN
         per_pe = self.options.system.sram_bytes_per_core
         return Demands(

@@ -17,7 +17,7 @@ from csrun.executable import Buffer, aligned, nbytes_of
 
 
 @dataclass
-class Life:
+class Lifetime:
     """An array and its lifetime, as positions of kernels in the step.
 
     earlier: earlier lifetimes, between which other arrays may use its place.
@@ -38,7 +38,7 @@ class Life:
         """Size, rounded up to the alignment."""
         return aligned(nbytes_of(self.array.shape, self.array.dtype))
 
-    def meets(self, other: "Life") -> bool:
+    def overlaps(self, other: "Lifetime") -> bool:
         """Return whether both are alive at some kernel."""
         return any(
             first <= end and start <= last
@@ -47,12 +47,12 @@ class Life:
         )
 
 
-def lives(
+def lifetimes(
     kernels: Sequence[Kernel],
     kept: Sequence[Array],
     weights: set[str],
     dropped: frozenset[str] = frozenset(),
-) -> list[Life]:
+) -> list[Lifetime]:
     """Return the lifetimes of all arena arrays of a step; `kept` are those that the host reads
     after it.
 
@@ -63,7 +63,7 @@ def lives(
     Raises: ValueError for an array that is read before it is written, or a name of two arrays,
     which are compiler bugs
     """
-    found: dict[str, Life] = {}
+    found: dict[str, Lifetime] = {}
     maker: dict[str, int] = {}
     for place, kernel in enumerate(kernels):
         for array in kernel.reads:
@@ -75,20 +75,20 @@ def lives(
         for array in (*kernel.writes, *kernel.scratch):
             if array.name.startswith(GRADIENT) and array.name[len(GRADIENT) :] in weights:
                 continue
-            life = found.setdefault(array.name, Life(array.base, place, place))
+            lifetime = found.setdefault(array.name, Lifetime(array.base, place, place))
             is_first = maker.setdefault(array.name, id(kernel)) == id(kernel)
-            if is_first and array.name in dropped and life.last < place:
-                life.earlier = life.spans
-                life.first = place
-            if life.array != array.base:
-                raise ValueError(f"{array.name} of {kernel.layer}: {array} is not {life.array}")
-            life.last = place
+            if is_first and array.name in dropped and lifetime.last < place:
+                lifetime.earlier = lifetime.spans
+                lifetime.first = place
+            if lifetime.array != array.base:
+                raise ValueError(f"{array.name} of {kernel.layer}: {array} is not {lifetime.array}")
+            lifetime.last = place
     for array in kept:
         found[array.name].last = len(kernels)
     return list(found.values())
 
 
-def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
+def place(alive: Sequence[Lifetime], base: int) -> tuple[list[Buffer], int]:
     """Assign offsets from `base` on to all buffers, large ones first, each at the lowest free
     offset.
 
@@ -96,17 +96,18 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
     Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
     inference, section 5
     """
-    placed = _PlacedLives(sum(len(life.spans) for life in alive))
+    placed = _PlacedLifetimes(sum(len(lifetime.spans) for lifetime in alive))
     offsets = {}
-    for life in sorted(alive, key=lambda life: -life.nbytes):
-        offsets[life.array.name] = placed.add(life, base)
+    for lifetime in sorted(alive, key=lambda lifetime: -lifetime.nbytes):
+        offsets[lifetime.array.name] = placed.add(lifetime, base)
     buffers = [
-        Buffer(a.name, offsets[a.name], a.shape, a.dtype) for a in (life.array for life in alive)
+        Buffer(a.name, offsets[a.name], a.shape, a.dtype)
+        for a in (lifetime.array for lifetime in alive)
     ]
     return buffers, max((offsets[a.array.name] + a.nbytes for a in alive), default=base)
 
 
-class _PlacedLives:
+class _PlacedLifetimes:
     """Placed lifetimes, sorted by offset; one column per field, since deep models have
     thousands.
     """
@@ -115,18 +116,18 @@ class _PlacedLives:
         self._count = 0
         self._columns = np.empty((4, most), np.int64)  # start, end, first, last
 
-    def add(self, life: Life, base: int) -> int:
+    def add(self, lifetime: Lifetime, base: int) -> int:
         """Reserve the lowest offset from `base` on that is free during an array's lifetime."""
         start, end, first, last = self._columns[:, : self._count]
-        spans = ((first <= stop) & (last >= begin) for begin, stop in life.spans)
-        meets = np.logical_or.reduce(list(spans))
+        spans = ((first <= stop) & (last >= begin) for begin, stop in lifetime.spans)
+        overlaps = np.logical_or.reduce(list(spans))
         # ends of the arrays that it must not overlap, for each of them
-        taken = np.maximum.accumulate(np.concatenate(([base], end[meets])))
-        gaps = np.flatnonzero(start[meets] >= taken[:-1] + life.nbytes)
+        taken = np.maximum.accumulate(np.concatenate(([base], end[overlaps])))
+        gaps = np.flatnonzero(start[overlaps] >= taken[:-1] + lifetime.nbytes)
         offset = int(taken[gaps[0]] if len(gaps) else taken[-1])
         at = np.searchsorted(start, offset)
-        for span in life.spans:
-            self._insert(at, (offset, offset + life.nbytes, *span))
+        for span in lifetime.spans:
+            self._insert(at, (offset, offset + lifetime.nbytes, *span))
         return offset
 
     def _insert(self, place: np.intp, column: tuple[int, int, int, int]) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from csrun.compiler.graph.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel, Phase
-from csrun.compiler.plan.memory_plan import Life, place
+from csrun.compiler.plan.memory_plan import Lifetime, place
 from csrun.compiler.plan.placement import homes_of
 from csrun.compiler.plan.store_layout import Layout, loads_of
 from csrun.compiler.plan.visits import Function
@@ -75,7 +75,7 @@ def _joined(segments: Sequence[Segment]) -> Segment:
 
 
 def with_recomputation(
-    layout: Layout, micro_batches: int, alive_of: Callable[[Layout], list[Life]]
+    layout: Layout, micro_batches: int, alive_of: Callable[[Layout], list[Lifetime]]
 ) -> Layout | None:
     """Return the layout with the cut that takes the least memory; None if no segment can be
     recomputed.

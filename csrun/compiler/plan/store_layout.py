@@ -234,7 +234,7 @@ def _parameter(operation: StoredOp, offset: int) -> Parameter:
         Initializer(InitializerKind(first.distribution.data), first.scale.value.data),
         isinstance(operation, StateOp),
         _part(operation),
-        isinstance(operation, ParameterOp) and operation.turned is not None,
+        isinstance(operation, ParameterOp) and operation.transposed is not None,
         isinstance(operation, StateOp) and operation.of_step is not None,
     )
 

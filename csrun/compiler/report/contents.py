@@ -14,7 +14,7 @@ from csrun.compiler.report.drawings import (
     ENLARGED_HEIGHT,
     Drawing,
     GroupStream,
-    Spot,
+    LayerBox,
     around,
     draw,
     stream_of,
@@ -221,7 +221,7 @@ class Report:
     def _index_of(self) -> dict[str, int]:
         return {row.layer.name: row.index for row in self.rows}
 
-    def _spots(self, replica: int | None = None) -> tuple[Spot, ...]:
+    def _spots(self, replica: int | None = None) -> tuple[LayerBox, ...]:
         """Return the layers of one replica, or of all."""
         rows = {row.layer.name: row for row in self.rows}
         return tuple(
@@ -230,13 +230,13 @@ class Report:
             if replica in (None, region.replica)
         )
 
-    def _spot(self, region: Region, row: LayerRow) -> Spot:
+    def _spot(self, region: Region, row: LayerRow) -> LayerBox:
         replicas, pes = self.plan.replicas, region.rectangle.pes
         which = f", replica {region.replica + 1} of {replicas}" if replicas > 1 else ""
         share = percent(pes / self.system.usable_cores)
         caption = f"{region.layer}{which}: {pes:,} PEs, {share} of the usable PEs"
         names = (region.layer, str(row.index))
-        return Spot(row.index, row.layer.kernel, region.rectangle, caption, names)
+        return LayerBox(row.index, row.layer.kernel, region.rectangle, caption, names)
 
 
 _MODES = {

@@ -6,8 +6,8 @@ from enum import StrEnum
 from functools import cached_property
 
 from csrun.executable import Group, Plan, Rectangle, Visit
-from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.plan import PREFETCH_BYTES
+from csrun.executable.prefetch_schedule import prefetch_points, slots_overlap
 
 # A floor plan is drawn in units of its label height: with 36 units across, a drawing of 432 px, the
 # minimum in page.css, has letters of 12 px.
@@ -47,12 +47,12 @@ class Label:
     text: str
     x: float
     y: float
-    turned: bool = False
+    is_rotated: bool = False
     beside: bool = False
 
 
 @dataclass(frozen=True)
-class Spot:
+class LayerBox:
     """A layer's rectangle to draw; names: possible labels, best first."""
 
     index: int
@@ -66,7 +66,7 @@ class Spot:
 class DrawnRegion:
     """A drawn rectangle."""
 
-    spot: Spot
+    spot: LayerBox
     area: Area
     label: Label | None
 
@@ -90,7 +90,7 @@ def around(rectangles: Sequence[Rectangle]) -> Rectangle:
 
 def draw(
     title: str,
-    spots: Sequence[Spot],
+    spots: Sequence[LayerBox],
     part: Rectangle,
     height: float | None = None,
     beside: bool = True,
@@ -132,12 +132,12 @@ def _scaled(
     )
 
 
-def _inside(spot: Spot, area: Area) -> Label | None:
+def _inside(spot: LayerBox, area: Area) -> Label | None:
     for text in spot.names:
         if _length(text) <= area.width and area.height >= LINE_HEIGHT:
             return Label(text, *area.middle)
         if _length(text) <= area.height and area.width >= LINE_HEIGHT:
-            return Label(text, *area.middle, turned=True)
+            return Label(text, *area.middle, is_rotated=True)
     return None
 
 
@@ -150,7 +150,9 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_BESIDE else f"…{name[1 - LONGEST_BESIDE :]}"
 
 
-def _beside(small: Sequence[Spot], areas: Mapping[Spot, Area], fabric: Area) -> dict[Spot, Label]:
+def _beside(
+    small: Sequence[LayerBox], areas: Mapping[LayerBox, Area], fabric: Area
+) -> dict[LayerBox, Label]:
     """Place labels of small rectangles at their height, or as near as the others allow."""
     small = sorted(small, key=lambda spot: areas[spot].end[1])
     rows: list[float] = []
@@ -166,7 +168,7 @@ def _beside(small: Sequence[Spot], areas: Mapping[Spot, Area], fabric: Area) -> 
     }
 
 
-class Arrival(StrEnum):
+class WeightState(StrEnum):
     """State of a group's weights when they are needed."""
 
     KEPT = "still resident"
@@ -183,18 +185,18 @@ class GroupStop:
 
     function: str
     group: int
-    arrival: Arrival
+    arrival: WeightState
     ahead: int = 0
 
 
 def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[GroupStop, ...]:
     """Simulate the wafer's weight slots during a step after the first one."""
-    following = fetches(groups, [visit.groups for visit in visits], PREFETCH_BYTES)
+    following = prefetch_points(groups, [visit.groups for visit in visits], PREFETCH_BYTES)
     held: frozenset[int] = frozenset()
     found: list[GroupStop] = []
 
     def under(group: int) -> frozenset[int]:
-        return frozenset(other for other in held if lie_over(groups[group], groups[other]))
+        return frozenset(other for other in held if slots_overlap(groups[group], groups[other]))
 
     for _ in range(2):
         found.clear()
@@ -212,12 +214,14 @@ def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[GroupStop, 
 
 
 def _stop(visit: Visit, group: int, held: frozenset[int], ahead: int) -> GroupStop:
-    arrival = Arrival.KEPT if group in held else Arrival.AHEAD if ahead else Arrival.IN_TURN
+    arrival = (
+        WeightState.KEPT if group in held else WeightState.AHEAD if ahead else WeightState.IN_TURN
+    )
     return GroupStop(visit.function, group, arrival, ahead)
 
 
 @dataclass(frozen=True)
-class Stay:
+class SlotInterval:
     """A group in the weight slots, from one stop to another; stops count from 1.
 
     ahead: number of stops, from `first` on, during which it is prefetched.
@@ -239,17 +243,17 @@ class GroupStream:
     stops: tuple[GroupStop, ...]
 
     @cached_property
-    def stays(self) -> tuple[Stay, ...]:
+    def stays(self) -> tuple[SlotInterval, ...]:
         """Occupancy of the slots, by the visit at which a group arrives."""
-        stays: list[Stay] = []
+        stays: list[SlotInterval] = []
         for number, stop in enumerate(self.stops, 1):
             earlier = [i for i, stay in enumerate(stays) if stay.group == stop.group]
-            if stop.arrival is Arrival.KEPT and earlier:
+            if stop.arrival is WeightState.KEPT and earlier:
                 stays[earlier[-1]] = replace(stays[earlier[-1]], last=number)
             else:
-                kept = stop.arrival is Arrival.KEPT  # since the previous step
+                kept = stop.arrival is WeightState.KEPT  # since the previous step
                 first = 1 if kept else number - stop.ahead
-                stays.append(Stay(stop.group, first, number, stop.ahead))
+                stays.append(SlotInterval(stop.group, first, number, stop.ahead))
         return _in_lanes(stays)
 
     @property
@@ -262,7 +266,7 @@ class GroupStream:
         return tuple(stop for stop in self.stops if stop.group == group.index)
 
 
-def _in_lanes(stays: Sequence[Stay]) -> tuple[Stay, ...]:
+def _in_lanes(stays: Sequence[SlotInterval]) -> tuple[SlotInterval, ...]:
     """Assign each to the first lane that is free from its first stop on."""
     free_from: list[int] = []
     found = []

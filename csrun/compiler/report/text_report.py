@@ -54,7 +54,7 @@ def _cut_tensors(parameters: Sequence[Parameter]) -> Iterator[str]:
             parts.setdefault(p.part.tensor, []).append(p)
     for tensor, own in parts.items():
         size = size_text(sum(nbytes_of(p.shape, p.dtype) for p in own))
-        what = "columns" if own[0].is_turned else "rows"
+        what = "columns" if own[0].is_transposed else "rows"
         yield (
             f"{tensor} ({size}) exceeds max_group_bytes: it is streamed in {len(own)} shards of "
             f"up to {max(p.shape[0] for p in own):,} {what}, each as its own layer."

@@ -36,7 +36,7 @@ _ARRAY, _CHECKSUM, _LOCK = "array.npy", "array.json", "lock"
 _PIECE_BYTES = 8 << 20
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CacheEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of array.json: description and checksum of array.npy."""
 
     nbytes: int
@@ -55,7 +55,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
     if current() is None:
         return decode(path)
     folder = cache_dir() / FOLDER / _key(path)
-    if (kept := _kept_in(folder)) is not None:
+    if (kept := _entry_in(folder)) is not None:
         return kept
     with ExitStack() as alone:
         try:
@@ -64,13 +64,13 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
             alone.enter_context(_locked(folder))
         except (OSError, CsrunError):
             return decode(path)
-        if (kept := _kept_in(folder)) is not None:
+        if (kept := _entry_in(folder)) is not None:
             return kept
         array = decode(path)
         with suppress(OSError):  # full disk
             _keep(folder, array)
             _remove_unused(folder)
-    kept = _kept_in(folder)
+    kept = _entry_in(folder)
     return array if kept is None else kept
 
 
@@ -81,10 +81,10 @@ def _key(path: Path) -> str:
     return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).hexdigest()
 
 
-def _kept_in(folder: Path) -> Array | None:
+def _entry_in(folder: Path) -> Array | None:
     """Return the array of a cache entry; None if it is missing or damaged."""
     with suppress(OSError, ValueError, CsrunError):
-        kept = stored.read(folder / _CHECKSUM, Kept, "the checksum")
+        kept = stored.read(folder / _CHECKSUM, CacheEntry, "the checksum")
         with open(open_regular(folder / _ARRAY, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if os.fstat(file.fileno()).st_size == kept.nbytes and _checksum(file) == kept.crc32:
                 os.utime(folder)  # marks it as used
@@ -116,7 +116,7 @@ def _keep(folder: Path, array: Array) -> None:
         with open(create_new(temporary), "wb") as file:
             np.save(file, array)
         with open(temporary, "rb") as file:
-            kept = Kept(os.fstat(file.fileno()).st_size, _checksum(file))
+            kept = CacheEntry(os.fstat(file.fileno()).st_size, _checksum(file))
         # Renamed, not written over: tasks may have the former array mapped.
         temporary.replace(folder / _ARRAY)
     finally:

@@ -44,7 +44,7 @@ class CachedSamples:
     """Cached samples."""
 
     below: Samples
-    kept: dict[int, Sample] = field(default_factory=dict)
+    cached_items: dict[int, Sample] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.below)
@@ -52,12 +52,12 @@ class CachedSamples:
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
         """Return samples by number, making those not cached."""
         numbers = rows.tolist()
-        new = [number for number in numbers if number not in self.kept]
+        new = [number for number in numbers if number not in self.cached_items]
         if new:
             made = self.below.each(np.array(new, np.int64), clock)
-            kept = (tuple(map(read_only, sample)) for sample in made)
-            self.kept.update(zip(new, kept, strict=True))
-        return [self.kept[number] for number in numbers]
+            cached_items = (tuple(map(read_only, sample)) for sample in made)
+            self.cached_items.update(zip(new, cached_items, strict=True))
+        return [self.cached_items[number] for number in numbers]
 
     def origin(self, row: int) -> Origin:
         """Origin of a sample."""
@@ -69,16 +69,16 @@ class CachedBatches:
     """Cached batches, by batch size and number."""
 
     below: BatchReader
-    kept: dict[tuple[int, int], Batch] = field(default_factory=dict)
+    cached_items: dict[tuple[int, int], Batch] = field(default_factory=dict)
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
         """Return a batch by number, made at the first call."""
         # Sizes apart: an estimate of a batch's bytes reads a small one with the same number.
         key = chain.batch_size, number
-        if key not in self.kept:
+        if key not in self.cached_items:
             made = arrays_of(self.below.read(chain, number, clock), clock)
-            self.kept[key] = tuple(map(read_only, made))
-        return self.kept[key]
+            self.cached_items[key] = tuple(map(read_only, made))
+        return self.cached_items[key]
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,16 @@ class CacheFlow:
     """Stream of the first complete pass, then from memory."""
 
     below: Flow
-    kept: list[list[Item]] = field(default_factory=list)
+    cached_items: list[list[Item]] = field(default_factory=list)
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
         """Open a pass."""
-        if self.kept:
-            yield from self.kept
+        if self.cached_items:
+            yield from self.cached_items
             return
         whole: list[list[Item]] = []
         for chunk in self.below.open(0, clock):
             whole.append([(origins, tuple(map(read_only, element))) for origins, element in chunk])
             yield whole[-1]
         # Only after a complete pass: one that was left early would be taken for all of the data.
-        self.kept[:] = whole
+        self.cached_items[:] = whole

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from csrun.data.errors import Origin, span_of
-from csrun.data.flow import Chunks, Flow, Item, Source, in_turn
+from csrun.data.flow import Chunks, Flow, Item, Source, as_stream
 from csrun.data.input_operators import InputOperator, StageClock
 
 
 def filtered(source: Source, predicate: Callable[..., Any], operator: InputOperator) -> Source:
     """Filter a source; the result is a stream, as the number of removed elements is unknown."""
-    return FilterFlow(in_turn(source), predicate, operator)
+    return FilterFlow(as_stream(source), predicate, operator)
 
 
 @dataclass(frozen=True)

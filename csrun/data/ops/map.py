@@ -32,10 +32,10 @@ def mapped(
     """
     if not isinstance(source, Indexed):
         return MapFlow(source, function, operator, threads or 1)
-    alone: AbstractContextManager[Any] = threading.Lock() if threads is None else nullcontext()
+    mutex: AbstractContextManager[Any] = threading.Lock() if threads is None else nullcontext()
     if source.reader is None:
-        return replace(source, samples=MappedSamples(source.samples, function, operator, alone))
-    return replace(source, reader=MappedBatches(source.reader, function, operator, alone))
+        return replace(source, samples=MappedSamples(source.samples, function, operator, mutex))
+    return replace(source, reader=MappedBatches(source.reader, function, operator, mutex))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MappedSamples:
     below: Samples
     function: MapFunction
     operator: InputOperator
-    alone: AbstractContextManager[Any]
+    mutex: AbstractContextManager[Any]
 
     def __len__(self) -> int:
         return len(self.below)
@@ -53,7 +53,7 @@ class MappedSamples:
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
         """Return samples by number, mapped one by one."""
         samples = self.below.each(rows, clock)
-        with self.alone:
+        with self.mutex:
             return self._mapped(samples, rows, clock)
 
     def _mapped(self, samples: list[Sample], rows: Rows, clock: StageClock) -> list[Sample]:
@@ -80,12 +80,12 @@ class MappedBatches:
     below: BatchReader
     function: MapFunction
     operator: InputOperator
-    alone: AbstractContextManager[Any]
+    mutex: AbstractContextManager[Any]
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
         """Read a batch by number, and map it."""
         batch = arrays_of(self.below.read(chain, number, clock), clock)
-        with self.alone:
+        with self.mutex:
             return _call(self.function, batch, self.operator, lambda: chain.origins(number), clock)
 
 

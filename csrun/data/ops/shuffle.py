@@ -9,15 +9,15 @@ from typing import Protocol
 import numpy as np
 
 from csrun.data.errors import DataError, require
-from csrun.data.flow import CHUNK, Chunks, Flow, Item, Source, in_chunks, in_turn
+from csrun.data.flow import CHUNK, Chunks, Flow, Item, Source, as_stream, in_chunks
 from csrun.data.indexed import Indexed, Order
 from csrun.data.input_operators import StageClock
-from csrun.data.ops import drawn
+from csrun.data.ops import shared_permutations
 from csrun.data.samples import Rows
 
 # The longest permutation that is held whole, each one as likely. A computed one of few elements is
 # not uniform: of 8 it fails a chi-square test of pairs.
-DRAWN_LENGTH = drawn.LONGEST
+DRAWN_LENGTH = shared_permutations.LONGEST
 ROUNDS = 8
 CHUNK_POSITIONS = 1 << 13  # computed at a time: what a round works on stays in the L2 cache
 KEPT_PERMUTATIONS = 2  # a batch can cross the border between two passes
@@ -44,7 +44,7 @@ def shuffled(source: Source, seed: int, window: int | None) -> tuple[Source, int
             "shuffle: a stream needs a window, the number of elements to buffer, as "
             "shuffle(seed, window=10_000)"
         )
-    return ShuffleFlow(in_turn(source), window, seed), window
+    return ShuffleFlow(as_stream(source), window, seed), window
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Permutation(Protocol):
 class DrawnPermutation:
     """Uniformly drawn permutation, stored."""
 
-    order: drawn.Order
+    order: shared_permutations.Order
 
     @staticmethod
     def of(random: np.random.Generator, length: int) -> "DrawnPermutation":
@@ -189,10 +189,10 @@ def permutation(seed: int, epoch: int, length: int) -> Permutation:
     if length > DRAWN_LENGTH:
         return ComputedPermutation.of(random_source(seed, epoch), length)
 
-    def draw() -> drawn.Order:
+    def draw() -> shared_permutations.Order:
         return DrawnPermutation.of(random_source(seed, epoch), length).order
 
-    return DrawnPermutation(drawn.SHARED.get(seed, epoch, length, draw))
+    return DrawnPermutation(shared_permutations.SHARED.get(seed, epoch, length, draw))
 
 
 def random_source(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:

@@ -10,7 +10,7 @@ from csrun.base import params_settings, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.jobs.request import JobRequest
 from csrun.launch.array.array_indices import ArrayIndices
-from csrun.launch.script_imports import is_run_by_params
+from csrun.launch.script_imports import uses_csrun_params
 from csrun.launch.script_options import options_of
 from csrun.launch.user_command import UserCommand, option
 
@@ -57,7 +57,7 @@ class ArrayScript:
         """Return the script of a command; None for another program, which accepts no values."""
         if script is None:
             return cls()
-        if is_run_by_params(script):
+        if uses_csrun_params(script):
             return cls(takes_set=True)
         return cls(has_options=True, options=options_of(script))
 

@@ -120,7 +120,7 @@ class ArrayRun:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         pid = os.fork()
         if pid == 0:
-            self._be_launcher(element, (out[1], err[1]), parent)
+            self._run_launcher(element, (out[1], err[1]), parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for _, write_end in (out, err):
             os.close(write_end)
@@ -134,7 +134,7 @@ class ArrayRun:
         for output in outputs:
             self._selector.register(output.source, selectors.EVENT_READ, output)
 
-    def _be_launcher(
+    def _run_launcher(
         self, element: ElementLauncher, write_ends: tuple[int, int], parent: int
     ) -> None:
         """Run an element in the forked process; never returns."""

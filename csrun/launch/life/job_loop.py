@@ -18,10 +18,10 @@ from csrun.base.safe_text import printable
 from csrun.base.streams import keep_errors_in
 from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
-from csrun.jobs.folder import LAUNCHER_LOG, JobFolder, lack_of_room
+from csrun.jobs.folder import LAUNCHER_LOG, JobFolder, missing_disk_space
 from csrun.jobs.record import Outcome, outcome_of
 from csrun.jobs.signals import ENDING_SIGNALS, handled_signals
-from csrun.launch.first_cause import TaskEnd, describe_cause, how, summarize
+from csrun.launch.first_cause import TaskEnd, describe_cause, describe_exit, summarize
 from csrun.launch.life.job_state import (
     DeadlinePassed,
     Event,
@@ -93,14 +93,14 @@ class JobLoop:
                 selector.register(self._server, selectors.EVENT_READ, self._from_server)
                 selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
                 while not self._is_finished:
-                    self._turn(selector)
+                    self._poll_once(selector)
         except BaseException as error:
             self._clean_up(outcome_of(error))
             raise
         self._clean_up(Outcome(self._state.outcome, self._state.exit_code, self._cause_line()))
         if self._output_error is not None:
             raise self._output_error
-        self._say_why()
+        self._print_cause()
         return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
 
     def _clean_up(self, outcome: Outcome) -> None:
@@ -112,7 +112,7 @@ class JobLoop:
             self._forward(is_last=True)
             self._output.close()
 
-    def _turn(self, selector: selectors.BaseSelector) -> None:
+    def _poll_once(self, selector: selectors.BaseSelector) -> None:
         for key, _ in selector.select(LOG_POLL_S):
             for event in key.data():
                 self._handle(event)
@@ -137,7 +137,9 @@ class JobLoop:
         except OutputError as error:
             self._output.give_up()
             if error.is_unread:
-                say(f"csrun_wse: {error}: the tasks' output is in {self._folder.path / 'logs'}")
+                print_line(
+                    f"csrun_wse: {error}: the tasks' output is in {self._folder.path / 'logs'}"
+                )
             elif self._state.signum is None:
                 self._output_error = error
                 self._handle(Interrupted(signal.SIGPIPE, monotonic()))
@@ -167,14 +169,14 @@ class JobLoop:
     def _prepare_restart(self, cause: TaskEnd, number: int) -> None:
         self._forward(is_last=True)
         shown = self._output.was_on_console(cause.name)
-        say(describe_cause(cause, self._folder.log(cause.name), shown))
-        say(f"csrun_wse: restart {number} of {self._max_restarts}: restarting all tasks")
+        print_line(describe_cause(cause, self._folder.log(cause.name), shown))
+        print_line(f"csrun_wse: restart {number} of {self._max_restarts}: restarting all tasks")
         self._deadline_s = self._step = None
         try:
             self._folder.renew()
         except OSError as error:
             raise _in_vain(error, self._folder, cause) from error
-        self._output.begin_anew()
+        self._output.resume_after_restart()
         self._on_restart(summarize(cause))
 
     def _look_for_step(self) -> None:
@@ -210,7 +212,7 @@ class JobLoop:
                         message.is_lost,
                     )
                 case TasksReady():
-                    _say_ready(message.tasks, message.time_s - self._asked_s)
+                    _print_ready(message.tasks, message.time_s - self._asked_s)
                 case Stopped():
                     self._ask_scheduler(message.signum)
                     yield Interrupted(message.signum, message.time_s, by_scheduler=True)
@@ -231,27 +233,27 @@ class JobLoop:
         cancels the job.
         """
         is_first = self._state.signum is None and signum == signal.SIGTERM
-        if is_first and not self._folder.cancel_note:
+        if is_first and not self._folder.cancellation:
             self._stopped_by = self._server.describe_stop()
 
-    def _say_why(self) -> None:
+    def _print_cause(self) -> None:
         state, cause = self._state, self._state.cause
         if cause is not None:
             shown = self._output.was_on_console(cause.name)
-            say(describe_cause(cause, self._folder.log(cause.name), shown))
+            print_line(describe_cause(cause, self._folder.log(cause.name), shown))
             if lack := self._lack_of_room():
-                say(f"csrun_wse: error: {lack}")
+                print_line(f"csrun_wse: error: {lack}")
         elif state.server_exit_code is not None:
-            say(self._server.describe_loss(state.server_exit_code, self._folder))
+            print_line(self._server.describe_loss(state.server_exit_code, self._folder))
         elif ending := self._ending():
-            say(f"csrun_wse: {ending}: job terminated; logs: {self._folder.path / 'logs'}")
+            print_line(f"csrun_wse: {ending}: job terminated; logs: {self._folder.path / 'logs'}")
 
     def _cause_line(self) -> str:
         """Return the reason of the failure, for the job's record."""
         if self._state.cause is not None:
             return self._lack_of_room() or summarize(self._state.cause)
         if self._state.server_exit_code is not None:
-            return f"{self._server.name} {how(self._state.server_exit_code)}"
+            return f"{self._server.name} {describe_exit(self._state.server_exit_code)}"
         return self._ending()
 
     def _lack_of_room(self) -> str | None:
@@ -260,7 +262,7 @@ class JobLoop:
         if cause is None or cause.report is not None:
             return None
         try:
-            return lack_of_room(self._folder.path, self._tasks)
+            return missing_disk_space(self._folder.path, self._tasks)
         except OSError:  # the disk does not respond: the message has only what the task's end says
             return None
 
@@ -282,16 +284,16 @@ def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
     return refusal
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of the launcher, after the tasks' output so far."""
     sys.stdout.flush()
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def _say_ready(tasks: int, after_s: float) -> None:
+def _print_ready(tasks: int, after_s: float) -> None:
     """Report that all tasks are alive, in jobs large enough for a noticeable wait."""
     if tasks >= MANY_TASKS:
-        say(f"csrun_wse: all {tasks} tasks started after {after_s:.2f} s")
+        print_line(f"csrun_wse: all {tasks} tasks started after {after_s:.2f} s")
 
 
 @contextmanager

@@ -6,10 +6,10 @@ The end of a job, and the signals that its tasks get:
   known is that tasks lost a peer which still runs, that peer has up to LOST_PEER_S to report and
   exit. Then all get SIGTERM, and FAILURE_GRACE_S later SIGKILL.
 - Ctrl-C, SIGTERM, a hang-up, a cancel (Interrupted) or the time limit (TimeLimitReached): all get
-  SIGTERM, and the site's `grace_s` later SIGKILL. What a task does with it `csrun.context.ending`
-  says: the chief of a training saves at the next step boundary and ends; its peers keep the signal
-  until it has. When the chief's process is gone, those that still live get SIGTERM again, on which
-  they look at their connection to it.
+  SIGTERM, and the site's `grace_s` later SIGKILL. What a task does with it
+  `csrun.context.deferred_termination` says: the chief of a training saves at the next step boundary
+  and ends; its peers keep the signal until it has. When the chief's process is gone, those that
+  still live get SIGTERM again, on which they look at their connection to it.
 - The same again, after BURST_S: SIGKILL at once. Not so where Slurm has signalled the tasks before
   (scancel, a limit of its own): the same scancel signals the launcher of a batch job.
 - The chief ends well: its peers have its Stop and end by themselves, without a signal.

@@ -18,12 +18,12 @@ import msgspec
 
 from csrun.context import JobFile
 from csrun.context.job import RUNS_DIR, SECRET_FILE
-from csrun.context.link import Message
+from csrun.context.launcher_link import Message
 from csrun.jobs.folder import JobFolder
-from csrun.launch.process.gate import Gate
 from csrun.launch.process.process_limit import naming_limit
 from csrun.launch.process.process_tree import kill_descendants, reap
 from csrun.launch.process.protocol import SignalTasks, StartTask
+from csrun.launch.process.start_barrier import StartBarrier
 from csrun.launch.process.task_link import bind_link, is_permitted, receive
 from csrun.launch.process.task_process import become_task, runs_in_process
 
@@ -111,7 +111,7 @@ class NodeTasks:
         self, folder: JobFolder, link: str, planned: int, handled: Collection[signal.Signals]
     ) -> None:
         self.link = bind_link(folder.path, link)
-        self.gate = Gate(planned)
+        self.start_barrier = StartBarrier(planned)
         self.signals, self._wakeup = signal_pipe(handled)
         self._folder = folder
         self._handled = handled
@@ -139,7 +139,7 @@ class NodeTasks:
         pid = fork_task(
             self._handled,
             (*owned, self.link, self.signals, self._wakeup),
-            lambda: become_task(start, job, self._folder, self._pid, self.gate),
+            lambda: become_task(start, job, self._folder, self._pid, self.start_barrier),
         )
         self._living[pid] = start
 

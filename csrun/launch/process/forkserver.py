@@ -18,7 +18,7 @@ import msgspec
 
 from csrun.base.errors import CsrunError
 from csrun.context import JobFile
-from csrun.context.link import LINK_SOCKET
+from csrun.context.launcher_link import LINK_SOCKET
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.forking import NodeTasks
 from csrun.launch.process.preload import ALWAYS, preload
@@ -50,14 +50,14 @@ class ForkServer:
     def serve(self) -> int | None:
         """Serve until the launcher has ended (None) or a signal arrives (its number)."""
         tasks = self._tasks
-        for source in (self._control, tasks.link, tasks.gate, tasks.signals):
+        for source in (self._control, tasks.link, tasks.start_barrier, tasks.signals):
             self._selector.register(source, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select(self._usage.wait_s):
                 if key.fileobj is tasks.link:
                     self._forward()
-                elif key.fileobj is tasks.gate:
-                    self._let_in()
+                elif key.fileobj is tasks.start_barrier:
+                    self._report_arrivals()
                 elif key.fileobj is self._control:
                     if not self._handle():
                         return None
@@ -81,8 +81,8 @@ class ForkServer:
         if (message := self._tasks.receive(self._job)) is not None:
             self._control.send(message)
 
-    def _let_in(self) -> None:
-        if self._tasks.gate.take_arrivals():
+    def _report_arrivals(self) -> None:
+        if self._tasks.start_barrier.count_arrivals():
             self._control.send(TasksReady(len(self._job.tasks), monotonic()))
 
     def _ending_signal(self) -> int | None:

@@ -12,7 +12,7 @@ import msgspec
 from csrun.base.errors import CsrunError
 from csrun.base.stored import UNREADABLE
 from csrun.context import JobFile, SpawnWafer
-from csrun.context.link import Message
+from csrun.context.launcher_link import Message
 
 _DATAGRAM_BYTES = 1 << 16
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid

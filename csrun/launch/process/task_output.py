@@ -16,7 +16,7 @@ from csrun.launch.process.protocol import StartTask
 from csrun.records import log_lines
 
 if TYPE_CHECKING:
-    from csrun.context.bars import Bars
+    from csrun.context.terminal_bars import ProgressBars
 
 _READ_BYTES = 1 << 20
 
@@ -58,7 +58,7 @@ class LogTail:
         self._offset = start + len(data)
         return self._labelled(data[:end])
 
-    def begin_anew(self) -> None:
+    def resume_after_restart(self) -> None:
         """Continue after the existing text, to which a restarted task appends."""
         self._partial, self._end = b"", None
         self._offset = self._log.stat().st_size if self._log.exists() else 0
@@ -90,7 +90,7 @@ class Console:
     """The user's terminal: log lines, with a progress display below on a terminal."""
 
     def __init__(self) -> None:
-        self._bars: Bars | None = None  # created when progress is first shown
+        self._bars: ProgressBars | None = None  # created when progress is first shown
 
     def write(self, data: bytes) -> None:
         """Print text of a task's log."""
@@ -111,9 +111,9 @@ class Console:
         if not sys.stdout.isatty():
             return
         if self._bars is None:
-            from csrun.context.bars import Bars
+            from csrun.context.terminal_bars import ProgressBars
 
-            self._bars = Bars()
+            self._bars = ProgressBars()
         self._bars.update(progress)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Console:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _LogCopy:
     tail: LogTail
     write: Callable[[bytes], None]
 
@@ -133,7 +133,7 @@ class TaskOutput:
 
     def __init__(self) -> None:
         self._console = Console()
-        self._ways: dict[str, _Way] = {}
+        self._copies: dict[str, _LogCopy] = {}
         self._on_console: set[str] = set()
         self._closing = ExitStack()
 
@@ -145,7 +145,7 @@ class TaskOutput:
         for rank, label in labels.items():
             name = log_name(rank)
             tail = LogTail(folder.log(name), _report_reader(folder, rank), label)
-            self._ways[name] = _Way(tail, self._console.write)
+            self._copies[name] = _LogCopy(tail, self._console.write)
             self._on_console.add(name)
 
     def to_files(
@@ -159,7 +159,7 @@ class TaskOutput:
         for rank, label in labels.items():
             name = log_name(rank)
             tail = LogTail(folder.log(name), lambda: None, label)
-            self._ways[name] = _Way(tail, files.of(job.tasks[rank]).write)
+            self._copies[name] = _LogCopy(tail, files.of(job.tasks[rank]).write)
 
     def was_on_console(self, name: str) -> bool:
         """True if this task's output was printed on the console."""
@@ -170,24 +170,24 @@ class TaskOutput:
 
         Raises: OutputError if the destination cannot be written
         """
-        for way in self._ways.values():
-            while data := way.tail.read():
-                way.write(data)
+        for copy in self._copies.values():
+            while data := copy.tail.read():
+                copy.write(data)
             if is_last:
-                way.write(way.tail.read(is_last=True))
+                copy.write(copy.tail.read(is_last=True))
 
     def progress(self, progress: Progress) -> None:
         """Show the progress of a long operation."""
         self._console.progress(progress)
 
-    def begin_anew(self) -> None:
+    def resume_after_restart(self) -> None:
         """Continue after a restart of all tasks."""
-        for way in self._ways.values():
-            way.tail.begin_anew()
+        for copy in self._copies.values():
+            copy.tail.resume_after_restart()
 
     def give_up(self) -> None:
         """Stop forwarding."""
-        self._ways.clear()
+        self._copies.clear()
         self._on_console.clear()
 
     def close(self) -> None:

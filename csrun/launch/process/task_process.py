@@ -21,12 +21,12 @@ from csrun.base.errors import CsrunError
 from csrun.base.python_options import split_options
 from csrun.base.safe_text import printable
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
-from csrun.context.link import report_of
+from csrun.context.launcher_link import report_of
 from csrun.context.script_end import check_script_end
 from csrun.jobs.folder import JobFolder
-from csrun.launch.process.gate import Gate
 from csrun.launch.process.process_tree import die_with_parent, set_name
 from csrun.launch.process.protocol import StartTask
+from csrun.launch.process.start_barrier import StartBarrier
 from csrun.launch.process.task_environment import task_variables
 from csrun.launch.script_imports import HEAVY
 from csrun.launch.user_command import UserCommand
@@ -38,7 +38,11 @@ _OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 
 
 def become_task(
-    start: StartTask, job: JobFile, folder: JobFolder, server_pid: int, gate: Gate | None = None
+    start: StartTask,
+    job: JobFile,
+    folder: JobFolder,
+    server_pid: int,
+    start_barrier: StartBarrier | None = None,
 ) -> NoReturn:
     """Turn this process, just forked from the server, into the task; exits with its exit code.
 
@@ -48,10 +52,10 @@ def become_task(
     try:
         die_with_parent(server_pid)
         _detach(start, job, folder)
-        if gate is not None and start.wafer is None:
-            gate.enter()
-        elif gate is not None:
-            gate.leave()
+        if start_barrier is not None and start.wafer is None:
+            start_barrier.enter()
+        elif start_barrier is not None:
+            start_barrier.leave()
         code = _run(start, folder)
     except Exception:
         traceback.print_exc()  # a bug of csrun: exceptions of user code have been reported

@@ -39,7 +39,7 @@ def around(
     if missing:
         gres = site.gres_of(*(each.name for way in ways[:1] for each in way[:count]))
         line = shlex.join(salloc_words(job_plan.layout, resources_of(gres)))
-        stuck = in_its_own_way(job_id, job_plan.layout, site, gres, partitions)
+        stuck = reason_to_wait_for_job(job_id, job_plan.layout, site, gres, partitions)
         other = "" if stuck else "\nor add --new-job to submit a separate job"
         raise UsageError(
             f"the current job {job_id} {missing}: leave it and request one that fits,\n"
@@ -48,7 +48,7 @@ def around(
     return environment.SlurmAllocation(held, is_whole=len(found) == 1, is_users=True)
 
 
-def in_its_own_way(
+def reason_to_wait_for_job(
     job_id: int,
     layout: JobLayout,
     site: Site,
@@ -114,11 +114,13 @@ def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
     mode, named = job_plan.system_mode, UserCommand(job_plan.command).system
     if mode is None:
         return []
-    choice = system.in_mode(site, mode)
+    choice = system.systems_in_mode(site, mode)
     firsts = choice if named is None and len(choice) > 1 else [system.find(site, named, mode)]
     others = UserCommand(job_plan.command).num_systems - 1
-    system.others_like(site, firsts[0], others, mode, users=lambda *_: 0)  # the required number
-    return [(first, *system.alike(site, first, mode)) for first in firsts]
+    system.choose_compatible(
+        site, firsts[0], others, mode, users=lambda *_: 0
+    )  # the required number
+    return [(first, *system.compatible_systems(site, first, mode)) for first in firsts]
 
 
 def _held(

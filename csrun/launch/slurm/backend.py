@@ -106,7 +106,7 @@ class SlurmBackend(Backend):
 
     def cancel(self, job_id: int, command: str) -> str:
         """Ask Slurm, which does not say when it is over."""
-        with JobFolder(self.folder(job_id)).noted_cancel(command):
+        with JobFolder(self.folder(job_id)).recording_cancellation(command):
             squeue.cancel(self._site, job_id)
         return f"Slurm ends it; 'csctl wait {job_id}' waits until it has"
 

@@ -21,7 +21,7 @@ from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.job_plan import JobPlan, cpu_set
-from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
+from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, print_line
 from csrun.launch.piped_params import store_piped_params
 from csrun.launch.process.task_output import show
 from csrun.launch.slurm import folders, records, shared_register
@@ -71,7 +71,7 @@ def _run_in(
     try:
         job = _planned(request, job_plan, systems)
         with _writing(folder):
-            folder.furnish()
+            folder.create_subfolders()
             job = store_piped_params(request, job, folder.path)
             stored.write(folder.path / PLAN_FILE, job, durable=False)
         command = node_agent_words(request, job_plan, site, folder)
@@ -114,7 +114,7 @@ class _SrunExecution:
         self._ready: dict[int, NodeReady] = {}
         self._said_bytes = 0
         self._begun_s = monotonic()
-        self._watch = QueueWatch(say)
+        self._watch = QueueWatch(print_line)
         self._step = SrunProcess(
             words,
             folder,
@@ -205,7 +205,7 @@ class _SrunExecution:
             self._watch.handle_line(line)
             self._step.job_id = self._step.job_id or job_of(line)
             if line.startswith(NEWS):
-                say(line)
+                print_line(line)
 
     def _placed(self) -> JobFile:
         """Return the planned job with the allocated nodes and CPUs of its tasks."""

@@ -15,7 +15,7 @@ _BETWEEN = "; "
 _NONE = "(null)"
 
 
-def note(job_id: int, text: str) -> None:
+def add_note(job_id: int, text: str) -> None:
     """Add a note to the job's comment."""
     own = _comment(job_id)
     if own is not None and not own.endswith(text):
@@ -28,7 +28,7 @@ def cause(text: str) -> str:
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
 
 
-def noted(comment: str) -> str:
+def note_of(comment: str) -> str:
     """Return csrun's note in a comment, without its prefix; empty if there is none."""
     _, prefix, text = comment.rpartition(PREFIX)
     return text.strip() if prefix else ""
@@ -41,7 +41,7 @@ def forget(job_id: int) -> None:
         _update(job_id, own.partition(PREFIX)[0].removesuffix(_BETWEEN))
 
 
-def take_back(job_id: int, text: str) -> None:
+def remove_note(job_id: int, text: str) -> None:
     """Restore the comment to the state before the text was added."""
     own = _comment(job_id)
     if own is not None and own.endswith(text):

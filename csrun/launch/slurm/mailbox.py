@@ -69,7 +69,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     frees_job: bool
 
 
-class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
+class ReleaseAgents(msgspec.Struct, frozen=True, tag="let_go"):
     """All tasks of the job have ended: all node agents but `stays` exit.
 
     The last one exits with the job's exit code, which becomes Slurm's. It must be the last, because
@@ -80,12 +80,12 @@ class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
     exit_code: int = 0
 
 
-class Left(msgspec.Struct, frozen=True, tag="left"):
+class AgentExited(msgspec.Struct, frozen=True, tag="left"):
     """Last message of a node agent."""
 
 
-ToNodeAgents = Heartbeat | StartAll | StartTask | SignalTasks | LetGo
-FromNodeAgent = Left | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
+ToNodeAgents = Heartbeat | StartAll | StartTask | SignalTasks | ReleaseAgents
+FromNodeAgent = AgentExited | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
 
 
 MAIL_DIR = "mail"
@@ -95,17 +95,17 @@ _READ_BYTES = 2 * framing.MAX_BODY_BYTES  # per read: at least one message
 Message = TypeVar("Message")
 
 
-def launcher_box(job_dir: Path) -> Path:
+def launcher_mailbox(job_dir: Path) -> Path:
     """Return the file of csrun_wse's messages to all node agents."""
     return job_dir / MAIL_DIR / "launcher"
 
 
-def node_box(job_dir: Path, node_id: int) -> Path:
+def node_mailbox(job_dir: Path, node_id: int) -> Path:
     """Return the file of a node agent's messages."""
     return job_dir / MAIL_DIR / str(node_id)
 
 
-def give_up_file(job_dir: Path) -> Path:
+def abandoned_file(job_dir: Path) -> Path:
     """Return the file by which a node agent reports that it left a job without csrun_wse after a
     failure.
     """

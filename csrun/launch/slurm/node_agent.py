@@ -24,7 +24,7 @@ from csrun.base import stored
 from csrun.base.errors import CsrunError
 from csrun.base.version import installed_versions
 from csrun.context import JobFile, Progress, SpawnWafer, TaskReport, environment
-from csrun.context.link import link_name
+from csrun.context.launcher_link import link_name
 from csrun.jobs.folder import JobFolder
 from csrun.launch.life.job_state import Instruction, Send, Start, TaskExited, WaferRequested
 from csrun.launch.process.forking import NodeTasks
@@ -56,7 +56,7 @@ class NodeAgent:
         self._folder = folder
         self._node_id = place.node_id
         self._ranks = frozenset(ranks)
-        self._box = mailbox.Outbox(mailbox.node_box(folder.path, place.node_id))
+        self._box = mailbox.Outbox(mailbox.node_mailbox(folder.path, place.node_id))
         self._alone = OrphanedNode(folder, place.job_id, is_first=0 in self._ranks)
         self._tasks = NodeTasks(folder, link_name(place.node_id), len(self._ranks), _HANDLED)
         self._job: JobFile | None = None
@@ -64,8 +64,8 @@ class NodeAgent:
         self._next_progress_s = 0.0
         self._usage = UsageWriter(folder, place.node_id)
         self._has_failed = False  # a task of this node
-        self._is_let_go = False
-        self._let_go_code = 0
+        self._is_released = False
+        self._exit_code = 0
 
     def run(self, ready: mailbox.NodeReady) -> int:
         """Run until the tasks have ended without error, or csrun_wse releases the agent or is lost;
@@ -73,27 +73,29 @@ class NodeAgent:
 
         Raises: CsrunError if no message could be written for the launcher's timeout
         """
-        self._say(ready)
+        self._post(ready)
         with selectors.DefaultSelector() as selector:
             selector.register(self._tasks.link, selectors.EVENT_READ, self._forward)
-            selector.register(self._tasks.gate, selectors.EVENT_READ, self._let_in)
+            selector.register(
+                self._tasks.start_barrier, selectors.EVENT_READ, self._report_arrivals
+            )
             selector.register(self._tasks.signals, selectors.EVENT_READ, self._take_signals)
             while not self._is_over():
                 for key, _ in selector.select(UNRUNG_S):
                     key.data()
                 self._handle_all()
-                self._say_again()
+                self._post_again()
                 self._usage.sample_if_due(self._tasks.names)
-                self._do(self._alone.turn())
-        is_left = self._alone.is_alone and not self._is_let_go
-        return self._alone.leave() if is_left else self._let_go_code
+                self._do(self._alone.next_instructions())
+        is_left = self._alone.is_alone and not self._is_released
+        return self._alone.leave() if is_left else self._exit_code
 
     def leave(self) -> None:
         """Send the last message: no process is left here."""
-        self._say(mailbox.Left())
+        self._post(mailbox.AgentExited())
 
     def _is_over(self) -> bool:
-        if self._is_let_go:
+        if self._is_released:
             return True
         if self._alone.is_alone:
             return self._alone.may_leave()
@@ -101,12 +103,12 @@ class NodeAgent:
             return False
         return not self._tasks and not self._has_failed and not self._box.is_waiting
 
-    def _say(self, message: mailbox.FromNodeAgent) -> None:
+    def _post(self, message: mailbox.FromNodeAgent) -> None:
         post = self._box.post_or_drop if isinstance(message, Progress) else self._box.post
         if post(message):
             self._ring()
 
-    def _say_again(self) -> None:
+    def _post_again(self) -> None:
         """Wait until queued messages are written, up to a timeout if no task is alive."""
         if not self._box.is_waiting:
             return
@@ -121,16 +123,16 @@ class NodeAgent:
         with suppress(OSError):  # srun has ended, and this process will end, too
             os.write(1, BELL)
 
-    def _let_in(self) -> None:
-        if self._tasks.gate.take_arrivals():
-            self._say(TasksReady(len(self._ranks), time.time()))
+    def _report_arrivals(self) -> None:
+        if self._tasks.start_barrier.count_arrivals():
+            self._post(TasksReady(len(self._ranks), time.time()))
 
     def _forward(self) -> None:
         message = self._tasks.receive(self._job)
         if message is None:
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):
-            self._say(message)
+            self._post(message)
         if isinstance(message, SpawnWafer):
             self._do(self._alone.keep(WaferRequested(message.system, message.run)))
 
@@ -145,7 +147,7 @@ class NodeAgent:
     def _take_signals(self) -> None:
         received = self._tasks.received()
         if signal.SIGTERM in received:  # scancel signals all processes of the job
-            self._say(Stopped(signal.SIGTERM, time.time()))
+            self._post(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
             self._reap()
 
@@ -173,9 +175,9 @@ class NodeAgent:
                     self._start(order)
             case SignalTasks():
                 self._tasks.send_signal(order)
-            case mailbox.LetGo(stays, exit_code):
-                if not self._is_let_go and stays != self._node_id:
-                    self._is_let_go, self._let_go_code = True, exit_code
+            case mailbox.ReleaseAgents(stays, exit_code):
+                if not self._is_released and stays != self._node_id:
+                    self._is_released, self._exit_code = True, exit_code
 
     def _start(self, task: StartTask) -> None:
         if self._job is not None:
@@ -190,7 +192,7 @@ class NodeAgent:
     def _report_end(self, task: StartTask, exit_code: int, now_s: float) -> None:
         self._has_failed |= task.wafer is None and exit_code != 0
         report = self._folder.report(task.report_name)
-        self._say(TaskEnded(task.name, exit_code, now_s, _on_wall_clock(report)))
+        self._post(TaskEnded(task.name, exit_code, now_s, _on_wall_clock(report)))
         self._do(self._alone.keep(TaskExited(task.name, exit_code, time.monotonic(), report)))
 
 

@@ -5,7 +5,7 @@ for SILENCE_S continues without it: its tasks run to their end or to the job's t
 gets the wafers that it requests, and when a task fails the others are ended, as csrun_wse would do.
 Then the node agent exits.
 
-`SilenceWatch` and `FallbackController` are pure: events and times are inputs, instructions are
+`HeartbeatMonitor` and `FallbackController` are pure: events and times are inputs, instructions are
     outputs. `OrphanedNode` has the files by which node agents notify each other, and calls the
     Slurm commands that end a job without a launcher.
 """
@@ -46,7 +46,7 @@ MOST_S = 5.0  # maximum per read: no message can arrive while the file system ha
 Happening = StartTask | TaskExited | WaferRequested
 
 
-class SilenceWatch:
+class HeartbeatMonitor:
     """Time since something new was read from csrun_wse, on this machine's monotonic clock.
 
     File times are not used: over NFS they come from another machine, or are stale.
@@ -101,7 +101,7 @@ class FallbackController:
         """Return the instructions for an event."""
         return self._timed(self._state.handle(event), now_s)
 
-    def turn(self, now_s: float, *, is_given_up: bool) -> list[Instruction]:
+    def next_instructions(self, now_s: float, *, is_given_up: bool) -> list[Instruction]:
         """Return the instructions that are due; is_given_up: an agent left after a failure."""
         if now_s >= self._deadline_s:
             self._deadline_s = inf
@@ -143,9 +143,9 @@ class OrphanedNode:
         self._is_first = is_first
         self._heartbeat = mailbox.Heartbeat(SILENCE_S, frees_job=False)
         self._orders = mailbox.MailboxReader(
-            mailbox.launcher_box(folder.path), msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
+            mailbox.launcher_mailbox(folder.path), msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
         )
-        self._watch = SilenceWatch(time.monotonic())
+        self._watch = HeartbeatMonitor(time.monotonic())
         self._job: JobFile | None = None
         self._begun_s = 0.0
         self._story: list[Happening] = []  # events since the tasks were started
@@ -196,22 +196,22 @@ class OrphanedNode:
             return []
         return self._fallback.handle(happened, time.monotonic())
 
-    def turn(self) -> list[Instruction]:
+    def next_instructions(self) -> list[Instruction]:
         """Return instructions in place of the launcher's; none while it sends messages."""
         if not self.is_alone:
             if self._fallback is not None:
                 self._fallback = None
-                self._tell_return()
+                self._report_return()
             return []
         if self._job is None:
             return []
         done, now_s = [], time.monotonic()
         if self._fallback is None:
-            self._tell_loss()
+            self._report_loss()
             self._fallback = FallbackController(self._job, self._begun_s)
             done = self._fallback.take_over(self._story, now_s)
-        is_given_up = mailbox.give_up_file(self._folder.path).exists()
-        return [*done, *self._fallback.turn(now_s, is_given_up=is_given_up)]
+        is_given_up = mailbox.abandoned_file(self._folder.path).exists()
+        return [*done, *self._fallback.next_instructions(now_s, is_given_up=is_given_up)]
 
     def may_leave(self) -> bool:
         """True if nothing is left to be done without the launcher."""
@@ -227,24 +227,24 @@ class OrphanedNode:
         code = EXIT_NEVER_STARTED if self._fallback is None else self._fallback.exit_code
         if code != 0:
             with suppress(OSError):
-                mailbox.give_up_file(self._folder.path).touch()
+                mailbox.abandoned_file(self._folder.path).touch()
         if self._heartbeat.frees_job and (code != 0 or self._is_first):
             call("scancel", str(self._job_id))
         return code
 
     def _have_all_ended(self, tasks: int) -> bool:
         ended = len(os.listdir(self._folder.path / ENDED_DIR))
-        return ended == tasks or mailbox.give_up_file(self._folder.path).exists()
+        return ended == tasks or mailbox.abandoned_file(self._folder.path).exists()
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         if self._is_first:
             self._log(f"{job_comment.LOST}: no message for {self.silence_s:g} s")
-            job_comment.note(self._job_id, job_comment.LOST)
+            job_comment.add_note(self._job_id, job_comment.LOST)
 
-    def _tell_return(self) -> None:
+    def _report_return(self) -> None:
         if self._is_first:
             self._log("csrun: launcher reappeared")
-            job_comment.take_back(self._job_id, job_comment.LOST)
+            job_comment.remove_note(self._job_id, job_comment.LOST)
 
     def _log(self, line: str) -> None:
         with suppress(OSError), self._folder.log("srun").open("a") as log:

@@ -24,7 +24,7 @@ POLL_S = 0.05
 _TIME = struct.Struct(">d")
 
 
-class Card(msgspec.Struct, frozen=True):
+class ProbeAddress(msgspec.Struct, frozen=True):
     """Address at which the probe of a node answers."""
 
     node: str
@@ -47,12 +47,13 @@ def _with_peers(
     facts: NodeFacts, folder: Path, nodes: int, address: str, node_id: int
 ) -> NodeFacts:
     with socket.create_server((address, 0), backlog=nodes) as server:
-        threading.Thread(target=_tell_time, args=(server,), daemon=True).start()
-        card = Card(facts.node, address, server.getsockname()[1])
+        threading.Thread(target=_serve_time, args=(server,), daemon=True).start()
+        card = ProbeAddress(facts.node, address, server.getsockname()[1])
         _leave(folder / f"card-{node_id}.json", msgspec.json.encode(card))
         _wait(lambda: len([*folder.glob("card-*.json")]) >= nodes)
         cards = [
-            msgspec.json.decode(path.read_bytes(), type=Card) for path in folder.glob("card-*")
+            msgspec.json.decode(path.read_bytes(), type=ProbeAddress)
+            for path in folder.glob("card-*")
         ]
         ahead_s: dict[str, float] = {}
         unreached: dict[str, str] = {}
@@ -85,7 +86,7 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def _tell_time(server: socket.socket) -> None:
+def _serve_time(server: socket.socket) -> None:
     while True:
         try:
             connection, _ = server.accept()
@@ -95,7 +96,7 @@ def _tell_time(server: socket.socket) -> None:
             connection.sendall(_TIME.pack(time.time()))
 
 
-def _clock_ahead_s(card: Card) -> float:
+def _clock_ahead_s(card: ProbeAddress) -> float:
     """Offset of a node's clock to ours, measured at half of the round trip."""
     with socket.create_connection((card.address, card.port), CONNECT_S) as connection:
         asked_s = time.time()

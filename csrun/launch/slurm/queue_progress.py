@@ -22,8 +22,8 @@ def job_of(line: str) -> int:
 class QueueWatch:
     """Asks squeue for the reason in a thread, since the caller must not wait for the answer."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
         self._job_id = ""
         self._asking: subprocess.Popen[str] | None = None
         self._next_s = 0.0
@@ -66,4 +66,4 @@ class QueueWatch:
     def _tell(self, reason: str) -> None:
         if reason and reason != self._said:
             self._said = reason
-            self._say(f"csrun_wse: job {self._job_id} {waits_for(reason)}")
+            self._print_line(f"csrun_wse: job {self._job_id} {waits_for(reason)}")

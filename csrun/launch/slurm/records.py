@@ -19,7 +19,7 @@ from csrun.base import stored
 from csrun.base.errors import CsrunError
 from csrun.base.files import account_name, make_private
 from csrun.context import JobFile, every_jobs_dir, jobs_dir_of
-from csrun.context.job import SystemUse, now
+from csrun.context.job import LeaseRecord, now
 from csrun.jobs import job_labels
 from csrun.jobs.cancel import this_process
 from csrun.jobs.folder import JobFolder
@@ -41,9 +41,7 @@ class Recorded:
 
     def end(self, outcome: Outcome) -> None:
         """Record that the job has ended and released its systems."""
-        systems = tuple(
-            msgspec.structs.replace(use, given_back=now()) for use in self.record.systems
-        )
+        systems = tuple(msgspec.structs.replace(use, released=now()) for use in self.record.systems)
         self.record = ended(self.record, outcome, systems)
         self.write()
 
@@ -141,7 +139,7 @@ def settled(record: JobRecord) -> JobRecord:
     if not record.is_active:
         return record
     heard = _last_heard(record)
-    uses = tuple(msgspec.structs.replace(use, given_back=heard) for use in record.systems)
+    uses = tuple(msgspec.structs.replace(use, released=heard) for use in record.systems)
     return moved(record, RecordState.LOST, ended=heard, cause=LOST_CAUSE, systems=uses)
 
 
@@ -151,7 +149,7 @@ def _last_heard(record: JobRecord) -> datetime:
     if record.logs is None:
         return begun
     try:
-        heard_s = mailbox.launcher_box(Path(record.logs).parent).stat().st_mtime
+        heard_s = mailbox.launcher_mailbox(Path(record.logs).parent).stat().st_mtime
     except OSError:
         return begun
     return max(begun, datetime.fromtimestamp(heard_s, UTC))
@@ -186,7 +184,7 @@ def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -
         node_names=tuple(dict(sorted((task.node_id, task.node) for task in job.tasks)).values()),
         started=began,
         logs=str(folder.path / "logs"),
-        systems=tuple(SystemUse(name, began, began) for name in job.systems),
+        systems=tuple(LeaseRecord(name, began, began) for name in job.systems),
         account=account,
         labels=dict(request.options.labels),
     )

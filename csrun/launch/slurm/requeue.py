@@ -22,7 +22,9 @@ CANCEL_S = 60.0  # for Slurm to end cancelled steps
 POLL_S = 1.0
 
 
-def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume: str) -> None:
+def await_old_steps(
+    job_id: int, site: Site, print_line: Callable[[str], None], resume: str
+) -> None:
     """Wait until the steps of a job's earlier start have ended; cancel those that do not end.
 
     resume: command that submits the job again.
@@ -37,10 +39,10 @@ def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume:
     numbers = [each.number for each in components]
     if not (steps := _steps(numbers, site)):
         return
-    say(f"csrun_wse: job {job_id} was requeued: waiting for its old steps {_list(steps)}")
+    print_line(f"csrun_wse: job {job_id} was requeued: waiting for its old steps {_list(steps)}")
     left = _wait(numbers, site, orphaned_node.SILENCE_S + MARGIN_S)
     for step in left:
-        say(f"csrun_wse: cancelling step {step}")
+        print_line(f"csrun_wse: cancelling step {step}")
         with suppress(CsrunError):  # it has ended meanwhile
             sinfo.ask(site, "scancel", step)
     if left and (left := _wait(numbers, site, CANCEL_S)):

@@ -16,7 +16,7 @@ from csrun.context import JobFile, account_state_dir
 from csrun.context.job import LIVE_LOCK, TELEMETRY_FILE, USES_FILE, now
 from csrun.jobs import register
 from csrun.jobs.cancel import this_process
-from csrun.jobs.folder import board_of, show_on_board
+from csrun.jobs.folder import publish_job, published_job_dir
 from csrun.jobs.record import JobRecord, RecordState
 from csrun.jobs.registered_job import refusal_of_unwritable_state
 from csrun.site import Site
@@ -32,10 +32,10 @@ def publish(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
     if not site.shared:
         yield job
         return
-    place = board_of(site, job.job_id).absolute()
+    place = published_job_dir(site, job.job_id).absolute()
     with refusal_of_unwritable_state(site), _own_board(site):
         _prune(site)
-        live = show_on_board(site, job.job_id, f"job {job.job_id} (process {os.getpid()})")
+        live = publish_job(site, job.job_id, f"job {job.job_id} (process {os.getpid()})")
     with live:
         try:
             with refusal_of_unwritable_state(site):
@@ -58,7 +58,7 @@ def _own_board(site: Site) -> FileLock:
 
 def _prune(site: Site) -> None:
     """Delete the entries of this account's killed launchers."""
-    for place in board_of(site, 0).parent.glob("*"):
+    for place in published_job_dir(site, 0).parent.glob("*"):
         with suppress(OSError):
             if dead := try_lock(place / LIVE_LOCK, ""):
                 with dead:

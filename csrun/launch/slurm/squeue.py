@@ -17,7 +17,7 @@ from csrun.jobs.job_labels import text as labels_text
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
-from csrun.launch.slurm.job_comment import LOST, noted
+from csrun.launch.slurm.job_comment import LOST, note_of
 from csrun.site import Site
 from csrun.system import load_state
 
@@ -298,7 +298,7 @@ def _reason(parts: list[dict[str, Any]]) -> str:
     one, with the nodes that it names.
     """
     for part in parts:
-        own = noted(part.get("comment") or "")
+        own = note_of(part.get("comment") or "")
         if own and part["job_state"] not in (*_WAITING, [*_WAITING]):
             return LOST if LOST.endswith(own) else own
     for part in sorted(parts, key=_offset):

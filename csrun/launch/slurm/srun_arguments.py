@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 from csrun.context import environment
-from csrun.jobs.folder import JobFolder, board_dir
+from csrun.jobs.folder import JobFolder, published_jobs_dir
 from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan
 from csrun.launch.process.preload import ALWAYS
@@ -41,7 +41,7 @@ def node_agent_words(
     """Return the command of a node agent."""
     modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
     agent = (python_of(site), "-P", "-m", NODE_AGENT, str(folder.path), ",".join(modules))
-    boards = [str(board_dir(site))] if site.shared else []
+    boards = [str(published_jobs_dir(site))] if site.shared else []
     mounts = (*mounts_of(request, site), str(folder.path.parent), *boards)
     command = in_container(agent, site.container, mounts)
     return after_prolog(command, site.prolog)

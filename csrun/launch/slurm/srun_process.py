@@ -16,7 +16,7 @@ from csrun.context import JobFile, TaskReport, TaskReportKind, environment
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Outcome, RecordState
 from csrun.launch.first_cause import describe_srun_loss
-from csrun.launch.life.job_loop import say
+from csrun.launch.life.job_loop import print_line
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
 from csrun.launch.slurm import job_comment, mailbox, orphaned_node
@@ -52,16 +52,16 @@ class SrunProcess:
         self._frees_job = frees_job
         (folder.path / mailbox.MAIL_DIR).mkdir(0o700)
         decoder = msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
-        self._box = mailbox.Outbox(mailbox.launcher_box(folder.path))
+        self._box = mailbox.Outbox(mailbox.launcher_mailbox(folder.path))
         self._readers = [
-            mailbox.MailboxReader(mailbox.node_box(folder.path, node_id), decoder)
+            mailbox.MailboxReader(mailbox.node_mailbox(folder.path, node_id), decoder)
             for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # started tasks, with their ranks
         # by node: time at which Slurm signalled its node agent to end
         self._stops: dict[int, float] = {}
         self._first_stop_s = 0.0  # time of the first report of that
-        self._let_in: list[protocol.TasksReady] = []  # number of living tasks per node
+        self._ready_nodes: list[protocol.TasksReady] = []  # number of living tasks per node
         self._left: set[int] = set()  # nodes whose node agents have exited regularly
         self.job: JobFile | None = None
         self.job_id = 0  # number of a job that srun requested, once srun has printed it
@@ -127,28 +127,28 @@ class SrunProcess:
         if self._unended:
             return self.cancel()
         if outcome is not None:
-            self._tell_slurm(outcome)
-        self._let_go(0 if outcome is None else outcome.exit_code)
+            self._set_slurm_state(outcome)
+        self._release_agents(0 if outcome is None else outcome.exit_code)
         self._wait(LET_GO_S)
         return self._close()
 
-    def _tell_slurm(self, outcome: Outcome) -> None:
+    def _set_slurm_state(self, outcome: Outcome) -> None:
         if self.job is None or not self._owns_job:
             return
         if outcome.state is RecordState.CANCELLED and not self._stops:
             _scancel(str(self.job.job_id))
         elif outcome.state is RecordState.TIMEOUT:
-            job_comment.note(self.job.job_id, job_comment.TIME_LIMIT)
+            job_comment.add_note(self.job.job_id, job_comment.TIME_LIMIT)
         elif outcome.state is RecordState.FAILED and outcome.cause:
-            job_comment.note(self.job.job_id, job_comment.cause(outcome.cause))
+            job_comment.add_note(self.job.job_id, job_comment.cause(outcome.cause))
 
-    def _let_go(self, exit_code: int) -> None:
+    def _release_agents(self, exit_code: int) -> None:
         """Release the node agents; the one that exits with the exit code for Slurm comes last."""
         there = [node_id for node_id in range(len(self._readers)) if node_id not in self._left]
         if exit_code and len(there) > 1:
-            self._order(mailbox.LetGo(there[0]))
+            self._order(mailbox.ReleaseAgents(there[0]))
             self._await_others(there[0])
-        self._order(mailbox.LetGo(exit_code=exit_code))
+        self._order(mailbox.ReleaseAgents(exit_code=exit_code))
 
     def _await_others(self, stays: int) -> None:
         others = set(range(len(self._readers))) - {stays}
@@ -175,14 +175,18 @@ class SrunProcess:
         return describe_srun_loss(exit_code, folder.log(LOG_NAME))
 
     def _order(
-        self, message: mailbox.StartAll | protocol.StartTask | protocol.SignalTasks | mailbox.LetGo
+        self,
+        message: mailbox.StartAll
+        | protocol.StartTask
+        | protocol.SignalTasks
+        | mailbox.ReleaseAgents,
     ) -> None:
         waited = self._box.is_waiting
         if self._box.post(message):
             self._ring()
         elif not waited:
             with suppress(OSError):  # our output may be on the same disk
-                say(f"csrun_wse: {self._box.refusal}; the tasks wait, retrying")
+                print_line(f"csrun_wse: {self._box.refusal}; the tasks wait, retrying")
 
     def _ring(self) -> None:
         if self._process.poll() is None and self.job is not None:
@@ -206,17 +210,17 @@ class SrunProcess:
         match message:
             case mailbox.NodeReady():
                 return []
-            case mailbox.Left():
+            case mailbox.AgentExited():
                 self._left.add(node_id)
                 return []
             case protocol.TasksReady():
-                self._let_in.append(message)
-                return self._all_live() if len(self._let_in) == len(self._readers) else []
+                self._ready_nodes.append(message)
+                return self._all_ready() if len(self._ready_nodes) == len(self._readers) else []
             case protocol.TaskEnded():
                 self._unended.pop(message.name, None)
                 if not self._unended:
                     self._break_silence()  # srun continues, for tasks that may restart
-                return [self._after_its_stop(node_id, _in_our_time(message))]
+                return [self._exit_after_stop(node_id, _in_local_time(message))]
             case protocol.Stopped():
                 self._first_stop_s = self._first_stop_s or time.monotonic()
                 self._stops[node_id] = message.time_s + _shift_s()
@@ -224,10 +228,12 @@ class SrunProcess:
                 return [protocol.Stopped(message.signum, self._first_stop_s)] if is_first else []
         return [message]
 
-    def _all_live(self) -> list[protocol.ToLauncher]:
-        return [protocol.TasksReady(sum(each.tasks for each in self._let_in), time.monotonic())]
+    def _all_ready(self) -> list[protocol.ToLauncher]:
+        return [
+            protocol.TasksReady(sum(each.tasks for each in self._ready_nodes), time.monotonic())
+        ]
 
-    def _after_its_stop(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
+    def _exit_after_stop(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
         """Report the exit of a task that Slurm has ended after the stop of the job.
 
         Slurm signals the nodes one after the other, and their reports arrive in another order.
@@ -316,7 +322,7 @@ def _scancel(*arguments: str) -> None:
     call("scancel", *arguments)
 
 
-def _in_our_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:
+def _in_local_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:
     """Convert wall-clock times to this machine's monotonic clock."""
     return _shifted(ended, _shift_s())
 

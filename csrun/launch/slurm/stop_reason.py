@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from csrun.context.ending import reason_wait_s
+from csrun.context.deferred_termination import reason_wait_s
 from csrun.launch.slurm.commands import call
 
 _PREEMPTED, _SCANCEL = "preempted by Slurm", "cancelled with scancel"

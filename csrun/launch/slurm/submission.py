@@ -10,7 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan
-from csrun.launch.life.job_loop import say
+from csrun.launch.life.job_loop import print_line
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.slurm import (
     allocation,
@@ -42,7 +42,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     if given is None:
         _require_nodes(request, job_plan, site, asked, resources.gres)
         if around is not None and not request.sbatch:
-            reason = allocation.in_its_own_way(
+            reason = allocation.reason_to_wait_for_job(
                 around, job_plan.layout, site, resources.gres, asked.partitions
             )
             if reason:
@@ -57,7 +57,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     restarted = environment.restarted_job()
     if restarted is not None and given is not None and not given.is_users:
         line = sbatch.resume_line(request, job_plan.layout)
-        requeue.await_old_steps(restarted, site, say, line)
+        requeue.await_old_steps(restarted, site, print_line, line)
         job_comment.forget(restarted)
     if request.compile_first:
         compiling, compile_plan = sbatch.compile_job(request, job_plan)
@@ -95,7 +95,7 @@ def _allocation(
     if given is not None or users_job is None:
         return given
     if request.sbatch or request.new_job:
-        environment.leave_users_job()
+        environment.unset_job_variables()
         return None
     return allocation.around(
         users_job,
@@ -158,7 +158,7 @@ def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
     mode, named = job_plan.system_mode, UserCommand(job_plan.command).system
     if mode is None:
         return ()
-    choice, count = system.in_mode(site, mode), UserCommand(job_plan.command).num_systems
+    choice, count = system.systems_in_mode(site, mode), UserCommand(job_plan.command).num_systems
     # otherwise Slurm need not be queried
     is_open = len(choice) > count and (named is None or count > 1)
     jobs = {each.name: each.users for each in squeue.systems(site)} if is_open else {}
@@ -167,10 +167,10 @@ def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
         return jobs.get(each.name, 0)
 
     first = system.find(site, named, mode, users=users)
-    others = system.others_like(site, first, count - 1, mode, users=users)
+    others = system.choose_compatible(site, first, count - 1, mode, users=users)
     names = tuple(each.name for each in (first, *others))
     if is_open and named is None:
         known = ", ".join(f"{each.name} {jobs[each.name]}" for each in choice)
         reason = f"fewest jobs: {known}" if any(jobs.values()) else "all systems are idle"
-        say(f"csrun_wse: requesting {', '.join(names)} ({reason})")
+        print_line(f"csrun_wse: requesting {', '.join(names)} ({reason})")
     return names

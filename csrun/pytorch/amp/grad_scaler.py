@@ -18,7 +18,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.base.half_formats import SCALE_KEYS, HalfFormat
-from csrun.executable.loss_scale import Dialect, LossScaling, ScaleState, dynamic, misfit
+from csrun.executable.loss_scale import Dialect, LossScaling, ScaleState, dynamic, invalid_constant
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.user import active
 
@@ -92,7 +92,7 @@ class GradScaler:
             return None if factor == 1 else LossScaling(factor, is_dynamic=False)
         rule = dynamic("tensorflow" if self._factor == "tf_dynamic" else self.dialect, half)
         rule = msgspec.structs.replace(rule, **self._options)
-        if (why := misfit(rule)) is not None:
+        if (why := invalid_constant(rule)) is not None:
             raise UsageError(f"{user_line()}: GradScaler: {why}")
         return msgspec.structs.replace(rule, initial=min(rule.maximum, rule.initial))
 

@@ -16,8 +16,8 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.executable.loss_scale import FACTOR, Dialect, ScaleState
 from csrun.pytorch.amp.grad_scaler import GradScaler
-from csrun.pytorch.asked_scalers import asked_of
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.scaler_arguments import asked_of
 
 _Theirs = torch.amp.GradScaler
 _ours: WeakKeyDictionary[Any, GradScaler] = WeakKeyDictionary()

@@ -1,13 +1,13 @@
 """Counters of a run, under the names of the script's performance record."""
 
-from csrun.pytorch.run.session_roles import open_run
+from csrun.pytorch.run.session_roles import active_run
 
 _BOUND = 0.2  # share of the time, as in csrun's record
 
 
 def metrics_counter_value(name: str) -> float | None:
     """Return a counter of the original; None for one that csrun does not have."""
-    run = open_run()
+    run = active_run()
     if run is None:
         return None
     found = run.times()
@@ -27,7 +27,7 @@ def print_metrics_report() -> None:
 
 def input_bottleneck() -> str:
     """Return what limited the steps, in the words of the script's performance record."""
-    run = open_run()
+    run = active_run()
     if run is None:
         return "Not Applicable"
     share = run.times().input_share
@@ -36,7 +36,7 @@ def input_bottleneck() -> str:
 
 def locate_csperf_log(pattern: str) -> str | None:
     """Return the path of a run's record; None if nothing ran."""
-    return None if open_run() is None else pattern
+    return None if active_run() is None else pattern
 
 
 class AssessBottlenecks:

@@ -16,7 +16,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import Edits, KeptEdits, OfParameter, Place
+from csrun.pytorch.gradients.edits import EditResult, Edits, ParameterGradient, StepEdits
 from csrun.pytorch.gradients.gradient_calls import GradientCalls
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.reads import EditingLoop, GradientReads
@@ -94,11 +94,14 @@ class Gradients:
         self.step = step
 
     def _of(self, names: Mapping[str, Any]) -> None:
-        self.vanish()
+        self.discard_lazy()
         for name in names:
             if name not in self._made:
                 parameter = self._parameters[name]
-                self._made[name] = (parameter, Gradient(parameter, self._calls, OfParameter(name)))
+                self._made[name] = (
+                    parameter,
+                    Gradient(parameter, self._calls, ParameterGradient(name)),
+                )
         self._names, self._all = names, [self._made[name] for name in names]
         self._seen = -1
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
@@ -255,10 +258,10 @@ class Gradients:
         elif left:
             self.zeros = left
         elif not self.zeros.issuperset(self._names):
-            self.zeros = self.kept
+            self.zeros = self.with_gradient
 
     @property
-    def kept(self) -> frozenset[str]:
+    def with_gradient(self) -> frozenset[str]:
         """Parameters whose gradient exists or is zero."""
         there = (n for n in self._names if self._parameters[n].grad is not None)
         return self.zeros.union(self._left, there)
@@ -277,7 +280,7 @@ class Gradients:
                 "zero_grad() of the loop"
             )
 
-    def vanish(self) -> None:
+    def discard_lazy(self) -> None:
         """Remove the lazy gradients."""
         self._was_none |= all(parameter.grad is None for parameter in self._owners)
         self.is_cleared, self._calls.is_open = True, False
@@ -287,10 +290,10 @@ class Gradients:
 
     def end_block(self) -> None:
         """Remove the lazy gradients and the data for their values."""
-        self.vanish()
+        self.discard_lazy()
         self.step, self._calls.edits = None, Edits()
 
-    def end(self) -> KeptEdits:
+    def end(self) -> StepEdits:
         """Return the edits of the step, at `optimizer.step()`.
 
         Raises: UsageError for a gradient that was not computed from this step's gradients
@@ -301,7 +304,7 @@ class Gradients:
             step.gradients.end(kept.all)
         return kept
 
-    def so_far(self) -> KeptEdits:
+    def so_far(self) -> StepEdits:
         """Return the edits of the step, as if the loop completed those of the previous step."""
         return self._calls.edits.so_far(self._assigned())
 
@@ -312,13 +315,13 @@ class Gradients:
         """
         return self._calls.edits.may_be_others
 
-    def end_recorded(self) -> KeptEdits:
+    def end_recorded(self) -> StepEdits:
         """Return the edits that the loop has made after the recorded ones."""
         found = self.end()
         self._calls.edits.forget()
         return found
 
-    def up_to_last_write(self) -> KeptEdits:
+    def up_to_last_write(self) -> StepEdits:
         """Return `so_far` without trailing edits that only read gradients."""
         return self._calls.edits.up_to_last_write(self._assigned())
 
@@ -336,8 +339,8 @@ class Gradients:
             self.step.gradients.end(self._calls.edits.made)
         self.batches = 0 if is_cleared else batches
 
-    def _assigned(self) -> dict[str, Place | None]:
-        found: dict[str, Place | None] = {}
+    def _assigned(self) -> dict[str, EditResult | None]:
+        found: dict[str, EditResult | None] = {}
         if self._are_in_place():
             return found
         for name, (parameter, gradient) in zip(self._names, self._all, strict=True):

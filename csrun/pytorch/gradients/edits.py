@@ -22,29 +22,29 @@ from csrun.pytorch.step.tokens import Token
 
 
 @dataclass(frozen=True)
-class OfParameter:
+class ParameterGradient:
     """The gradient of a parameter, among the arguments of an edit."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Place:
+class EditResult:
     """Result `leaf` of edit `edit` of a step."""
 
     edit: int
     leaf: int
 
 
-Target = OfParameter | Place  # arguments that an edit may write
+Target = ParameterGradient | EditResult  # arguments that an edit may write
 FIRST = -1
 
 
 class Edit:
     """A call on gradients.
 
-    Its arguments have an OfParameter for each parameter's gradient, a Place for each result of an
-    edit, and a Slot for each value of the step.
+    Its arguments have an ParameterGradient for each parameter's gradient, a Place for each result
+    of an edit, and a Slot for each value of the step.
 
     value: its result; None if that is argument `target`, or the list that is the first argument
         (FIRST).
@@ -88,7 +88,7 @@ class Edits:
 
     def __init__(self) -> None:
         self.all: list[Edit] = []
-        self._kept = self._written = KeptEdits(())
+        self._kept = self._written = StepEdits(())
         self._made = 0
         self._is_other = self._is_known = False
         self.step: StepOutputs | None = None
@@ -96,25 +96,25 @@ class Edits:
     def begin(self, step: StepOutputs) -> None:
         """Begin the edits of another step."""
         self._made, self._is_other, self.step = 0, False, step
-        self._written = KeptEdits(())
+        self._written = StepEdits(())
 
-    def end(self, assigned: dict[str, Place | None]) -> "KeptEdits":
+    def end(self, assigned: dict[str, EditResult | None]) -> "StepEdits":
         """Return all edits of the step: the same object while steps make the same ones.
 
         assigned: places assigned to parameters' gradients; None for a removed gradient.
         """
         if self._is_other or self._made != len(self.all) or assigned != self._kept.assigned:
             del self.all[self._made :]
-            self._kept = KeptEdits(tuple(self.all), assigned)
+            self._kept = StepEdits(tuple(self.all), assigned)
         self._is_known = True
         return self._kept
 
-    def so_far(self, assigned: dict[str, Place | None]) -> "KeptEdits":
+    def so_far(self, assigned: dict[str, EditResult | None]) -> "StepEdits":
         """Return all edits of the previous step while this one makes the same; else those so
         far.
         """
         if self._is_other:
-            return KeptEdits(tuple(self.all[: self._made]), assigned)
+            return StepEdits(tuple(self.all[: self._made]), assigned)
         return self._kept
 
     def again(self, func: Any, leaves: Sequence[Any], kwargs: Mapping[str, Any]) -> Edit | None:
@@ -131,9 +131,9 @@ class Edits:
         return edit
 
     def _is_again(self, known: Any, leaf: Any) -> bool:
-        if type(known) is OfParameter:
+        if type(known) is ParameterGradient:
             return getattr(leaf, "of", None) is known
-        if type(known) is Place:
+        if type(known) is EditResult:
             return self.all[known.edit].result(known.leaf) is leaf
         if type(known) is Snapshot:
             return known.is_still(leaf)
@@ -157,14 +157,14 @@ class Edits:
 
     def forget(self) -> None:
         """Forget the edits of a step that was recorded up to some of them."""
-        self.all, self._kept, self._made, self._is_known = [], KeptEdits(()), 0, False
+        self.all, self._kept, self._made, self._is_known = [], StepEdits(()), 0, False
 
     @property
     def made(self) -> Sequence[Edit]:
         """The edits of the step so far."""
         return self.all[: self._made]
 
-    def up_to_last_write(self, assigned: dict[str, Place | None]) -> "KeptEdits":
+    def up_to_last_write(self, assigned: dict[str, EditResult | None]) -> "StepEdits":
         """Return `so_far` without trailing edits that only read; the same object until another
         write.
         """
@@ -173,34 +173,34 @@ class Edits:
         last = max((n for n, each in enumerate(self.made) if each.written), default=-1)
         written = self._made if assigned else last + 1
         if len(self._written.all) != written or self._written.assigned != assigned:
-            self._written = KeptEdits(tuple(self.all[:written]), assigned)
+            self._written = StepEdits(tuple(self.all[:written]), assigned)
         return self._written
 
     def add(self, edit: Edit) -> None:
         """Add an edit that differs from the previous step."""
         del self.all[self._made :]
-        places = (leaf for leaf in edit.leaves if isinstance(leaf, Place))
+        places = (leaf for leaf in edit.leaves if isinstance(leaf, EditResult))
         edit.sources = {place.edit: self.all[place.edit] for place in places}
         self.all.append(edit)
         self._made, self._is_other = len(self.all), True
 
-    def place_of(self, result: Any) -> Place | None:
+    def place_of(self, result: Any) -> EditResult | None:
         """Return the place of a result of this step's edits, or None."""
         for number in reversed(range(self._made)):
             for leaf, value in enumerate(tree_leaves(self.all[number].value)):
                 if value is result:
-                    return Place(number, leaf)
+                    return EditResult(number, leaf)
         return None
 
 
 @dataclass(frozen=True, eq=False)
-class KeptEdits:
+class StepEdits:
     """All edits of a step."""
 
     all: tuple[Edit, ...]
-    assigned: Mapping[str, Place | None] = field(default_factory=dict)
+    assigned: Mapping[str, EditResult | None] = field(default_factory=dict)
 
-    def is_same(self, other: "KeptEdits") -> bool:
+    def is_same(self, other: "StepEdits") -> bool:
         """True if another step makes the same edits."""
         return (
             self.assigned == other.assigned
@@ -238,13 +238,13 @@ class KeptEdits:
         results: list[list[Any]] = []
 
         def traced(leaf: Any) -> Any:
-            if isinstance(leaf, Place):
+            if isinstance(leaf, EditResult):
                 return results[leaf.edit][leaf.leaf]
             if isinstance(leaf, Snapshot):
                 return leaf.tensor
             if isinstance(leaf, Slot):
                 return recorder.trace_ref(leaf.value)
-            return of[leaf.name] if isinstance(leaf, OfParameter) else leaf
+            return of[leaf.name] if isinstance(leaf, ParameterGradient) else leaf
 
         with recorder, torch.no_grad():
             for edit in self.all:

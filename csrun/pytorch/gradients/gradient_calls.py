@@ -10,17 +10,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import FIRST, Edit, Edits, OfParameter, Place
+from csrun.pytorch.gradients.edits import FIRST, Edit, EditResult, Edits, ParameterGradient
+from csrun.pytorch.gradients.fake_results import FakeResult, fake_call
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.reads import EditingLoop, GradientReads, GradientSet
 from csrun.pytorch.gradients.values import FunctionOfGradients, GradientValue, refused
-from csrun.pytorch.gradients.without_numbers import WithoutNumbers, without_numbers
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, writes_outside
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
-from csrun.pytorch.step.tokens import Numbers, Token
+from csrun.pytorch.step.tokens import LazyTensor, Token
 
 _HELD_BY_EDIT_ALONE = 2  # references counted by sys.getrefcount: the edit's, and its own argument
 
@@ -96,7 +96,7 @@ class GradientCalls:
         return found.result
 
     def _note(
-        self, func: Any, given: tuple[Any, Any], leaves: list[Any], found: WithoutNumbers
+        self, func: Any, given: tuple[Any, Any], leaves: list[Any], found: FakeResult
     ) -> None:
         """Record a call as an edit; given: its arguments as edits are compared."""
         target = next((n for n, leaf in enumerate(leaves) if leaf is found.result), None)
@@ -113,7 +113,7 @@ class GradientCalls:
         self.edits.add(edit)
         self._set_places(edit)
 
-    def _place(self, gradient: Gradient) -> OfParameter | Place | None:
+    def _place(self, gradient: Gradient) -> ParameterGradient | EditResult | None:
         return gradient.of or self.edits.place_of(gradient)
 
     def _set_places(self, edit: Edit) -> None:
@@ -127,7 +127,7 @@ class GradientCalls:
         if isinstance(leaf, Gradient):
             return not leaf.of and leaf.step is not self.edits.step
         is_own = isinstance(leaf, Token) and leaf.step is self.edits.step
-        return isinstance(leaf, Numbers | TracedTensor) and not is_own
+        return isinstance(leaf, LazyTensor | TracedTensor) and not is_own
 
     def _given(self, leaf: Any) -> Any:
         """Return an argument of an edit in the form in which edits are compared."""
@@ -140,13 +140,13 @@ class GradientCalls:
                 f"{user_line()}: gradients are edited with a value of an earlier step's gradients: "
                 "use values of this step's, or the optimizer's momentum"
             )
-        if isinstance(leaf, Numbers):
+        if isinstance(leaf, LazyTensor):
             return self._slot_of(leaf)
         if type(leaf) is torch.Tensor:
             return Snapshot(leaf, self._name_of(leaf))
         return leaf
 
-    def _slot_of(self, value: Numbers) -> Slot:
+    def _slot_of(self, value: LazyTensor) -> Slot:
         """Return the slot of a value of this step.
 
         Raises: UsageError for a value of another step
@@ -182,7 +182,7 @@ class GradientCalls:
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the lazy result of a function, which is computed when it is read."""
-        if any(isinstance(x, Numbers | TracedTensor) for x in leaves_of(args, kwargs)):
+        if any(isinstance(x, LazyTensor | TracedTensor) for x in leaves_of(args, kwargs)):
             return self.reads.on_numbers(func, args, kwargs)
         found = self._like(func, args, kwargs)
         if found is None:
@@ -215,8 +215,8 @@ class GradientCalls:
                 "of backward() and optimizer.step(): edit it between them"
             )
 
-    def _like(self, func: Any, args: Any, kwargs: Any) -> WithoutNumbers | None:
-        return without_numbers(func, args, kwargs, partial(Gradient, owner=self))
+    def _like(self, func: Any, args: Any, kwargs: Any) -> FakeResult | None:
+        return fake_call(func, args, kwargs, partial(Gradient, owner=self))
 
 
 def _refuse_written() -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import torch
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.gradients.edits import Edit, OfParameter
+from csrun.pytorch.gradients.edits import Edit, ParameterGradient
 from csrun.pytorch.gradients.values import GradientValue, not_returned
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.step.step_outputs import StepOutputs
@@ -19,10 +19,10 @@ _NO_EDITS = frozenset({"detach", "detach_", "requires_grad_"})
 _CPU = torch.device("cpu")
 
 
-class NumberReads(Protocol):
+class ValueReads(Protocol):
     """Access to the values of gradients, as used by a lazy gradient."""
 
-    def number_of(self, gradient: "Gradient") -> torch.Tensor:
+    def tensor_of(self, gradient: "Gradient") -> torch.Tensor:
         """Return the numbers of a value."""
 
 
@@ -30,7 +30,7 @@ class GradientOwner(Protocol):
     """The gradients of a loop, as used by a lazy gradient."""
 
     @property
-    def reads(self) -> "NumberReads":
+    def reads(self) -> "ValueReads":
         """Access to their values."""
 
     def called(
@@ -47,7 +47,7 @@ class Gradient(torch.Tensor):
     value: for a value that no edit has computed.
     """
 
-    of: OfParameter | None
+    of: ParameterGradient | None
     owner: GradientOwner
     edit: Edit | None = None
     leaf: int = 0
@@ -59,7 +59,7 @@ class Gradient(torch.Tensor):
         cls: type["Gradient"],
         like: torch.Tensor,
         owner: GradientOwner,
-        of: OfParameter | None = None,
+        of: ParameterGradient | None = None,
     ) -> "Gradient":
         made: Gradient = torch.Tensor._make_wrapper_subclass(
             cls, like.size(), dtype=like.dtype, device=like.device
@@ -107,5 +107,5 @@ _DATA = torch.Tensor.data.__get__
 
 def _read(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first, *rest = args
-    numbers = first.owner.reads.number_of(first)
+    numbers = first.owner.reads.tensor_of(first)
     return numbers if name == "__deepcopy__" else func(numbers, *rest, **kwargs)

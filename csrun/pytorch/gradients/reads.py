@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from csrun.pytorch.gradients.edits import Edit, OfParameter, Place
+from csrun.pytorch.gradients.edits import Edit, EditResult, ParameterGradient
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.values import OF_A_SUM, GradientValue, not_returned, refused
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import NORM, Owner, Slot, StepOutputs
-from csrun.pytorch.step.tokens import Numbers, token_of
+from csrun.pytorch.step.tokens import LazyTensor, token_of
 
 
 class EditingLoop(Owner, Protocol):
@@ -54,7 +54,7 @@ class GradientReads:
         self._gradients, self._loop = gradients, loop
         self._norm_slots: dict[torch.dtype, Slot] = {}
 
-    def number_of(self, gradient: Gradient) -> torch.Tensor:
+    def tensor_of(self, gradient: Gradient) -> torch.Tensor:
         """Return the numbers of a value.
 
         Raises: UsageError if they cannot be known
@@ -68,7 +68,7 @@ class GradientReads:
             return value.compute()
         return self._loop.readback.of_gradients(value.step, value.compute)
 
-    def of_norm(self, gradient: Gradient) -> Numbers | None:
+    def of_norm(self, gradient: Gradient) -> LazyTensor | None:
         """Return the lazy number of a value computed from the norm by which the wafer clips."""
         edit, step = gradient.edit, gradient.step
         norm = None if edit is None or step is None else self._loop.norm_edit_of(step)
@@ -79,10 +79,10 @@ class GradientReads:
             each = waiting.pop()
             if each is norm:
                 continue
-            if each.is_written or any(isinstance(leaf, OfParameter) for leaf in each.leaves):
+            if each.is_written or any(isinstance(leaf, ParameterGradient) for leaf in each.leaves):
                 return None
             waiting += each.sources.values()
-        found: Numbers = tree_leaves(self._computed(edit, norm, step))[gradient.leaf]
+        found: LazyTensor = tree_leaves(self._computed(edit, norm, step))[gradient.leaf]
         return found
 
     def value_of(self, gradient: Gradient) -> GradientValue:
@@ -119,7 +119,7 @@ class GradientReads:
             return token_of(self._loop, step, self.norm_slot(edit.value.dtype))
 
         def number(leaf: Any) -> Any:
-            if isinstance(leaf, Place):
+            if isinstance(leaf, EditResult):
                 found = self._computed(edit.sources[leaf.edit], norm, step)
                 return tree_leaves(found)[leaf.leaf]
             if isinstance(leaf, Slot):
@@ -167,7 +167,7 @@ class GradientReads:
             if not isinstance(leaf, Gradient):
                 return leaf
             norm = self.of_norm(leaf)
-            return self.number_of(leaf) if norm is None else norm
+            return self.tensor_of(leaf) if norm is None else norm
 
         return tree_map(read, (args, kwargs))
 

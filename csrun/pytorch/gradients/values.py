@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.gradients.edits import Edit, OfParameter, Place, Target
+from csrun.pytorch.gradients.edits import Edit, EditResult, ParameterGradient, Target
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
@@ -99,14 +99,14 @@ class StepGradients:
 
     def of_parameter(self, name: str) -> torch.Tensor:
         """Return a parameter's current gradient."""
-        return self._now(OfParameter(name))
+        return self._now(ParameterGradient(name))
 
     def of_edit(self, edit: Edit, leaf: int) -> torch.Tensor:
         """Return the current result of an edit."""
         self._take_new()
         if id(edit) not in self._places:  # the value of another step, at the end of that step
             raise not_returned()
-        return self._now(Place(self._places[id(edit)], leaf))
+        return self._now(EditResult(self._places[id(edit)], leaf))
 
     def _now(self, what: Target) -> torch.Tensor:
         self._take_new()
@@ -125,9 +125,9 @@ class StepGradients:
         while waiting:
             each, before = waiting.pop()
             last = self._last_write(each, before)
-            if last < 0 and isinstance(each, OfParameter):
+            if last < 0 and isinstance(each, ParameterGradient):
                 continue
-            number = last if last >= 0 or isinstance(each, OfParameter) else each.edit
+            number = last if last >= 0 or isinstance(each, ParameterGradient) else each.edit
             if number in needed or (each, last) in self._known:
                 continue
             needed.add(number)
@@ -154,12 +154,12 @@ class StepGradients:
             if edit.is_view:
                 self._shared.update(each for each in edit.leaves if isinstance(each, Target))
                 results = range(len(tree_leaves(edit.value)))
-                self._shared.update(Place(number, leaf) for leaf in results)
+                self._shared.update(EditResult(number, leaf) for leaf in results)
 
     def _after(self, edits: int, what: Target) -> torch.Tensor:
         """Return a value after this many edits, after repeating those that it needs."""
         last = self._last_write(what, edits)
-        if last < 0 and isinstance(what, OfParameter) and (what, last) not in self._known:
+        if last < 0 and isinstance(what, ParameterGradient) and (what, last) not in self._known:
             self._known[what, last] = self.first(what.name)
         return self._known[what, last]
 
@@ -172,7 +172,7 @@ class StepGradients:
             args, kwargs = self._arguments(number, ())
             results = tree_leaves(call_for_user(edit.func, args, kwargs))
         for leaf, result in enumerate(results):
-            self._known[Place(number, leaf), -1] = result
+            self._known[EditResult(number, leaf), -1] = result
 
     def _write(self, number: int) -> None:
         """Repeat an edit that writes, on copies."""

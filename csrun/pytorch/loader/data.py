@@ -20,7 +20,7 @@ from csrun.data.indexed import batches_of
 from csrun.data.input_operators import Level
 from csrun.data.samples import Rows
 from csrun.data.structure import Elements
-from csrun.pytorch.half_types import HALF_TYPES, say_widened
+from csrun.pytorch.half_types import HALF_TYPES, log_widened
 from csrun.pytorch.loader.iterated import UNKNOWN, IteratedBatches, is_iterated, length_of
 from csrun.pytorch.loader.order import PassOrders
 
@@ -102,7 +102,7 @@ def widened(batch: Any) -> Any:
 def _widened(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.dtype not in HALF_TYPES:
         return leaf
-    say_widened("a batch")
+    log_widened("a batch")
     return leaf.float()
 
 

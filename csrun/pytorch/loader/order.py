@@ -56,7 +56,7 @@ class PassOrders:
     """Orders of the passes over one loader, drawn in the chief, received by other tasks.
 
     begun: number of passes begun.
-    is_under_way: whether the last one was not read to its end.
+    is_in_progress: whether the last one was not read to its end.
     """
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
@@ -69,10 +69,10 @@ class PassOrders:
         self._between = 0  # draws of others between two passes
         self._cache: dict[int, PassOrder] = {}  # cache of the passes being read
         self.begun = 0
-        self.is_under_way = False
+        self.is_in_progress = False
 
     @property
-    def draws_as_it_goes(self) -> bool:
+    def draws_lazily(self) -> bool:
         """True if the next pass's order depends on how much of the last one was read.
 
         True for a RandomSampler with its own generator; csrun draws a pass at once.
@@ -87,7 +87,7 @@ class PassOrders:
         """
         is_predicted = self._begin_pass(self.begun, before)
         self.begun += 1
-        self.is_under_way = True
+        self.is_in_progress = True
         return is_predicted
 
     def _begin_pass(self, number: int, before: Callable[[], None]) -> bool:

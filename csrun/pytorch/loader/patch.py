@@ -14,7 +14,7 @@ from csrun.pytorch.loader.dataset_state import PLAIN, Path, PathKind, PathStep, 
 SENT = "numbers, text, tensors, arrays, and lists, tuples and dicts of these"
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True):
+class LoaderChange(msgspec.Struct, frozen=True, array_like=True):
     """A new value at a path. in_place: the values of the same tensor or array have changed."""
 
     path: list[tuple[str, Any]]
@@ -22,7 +22,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
     in_place: bool
 
 
-class UnsendableError(DataError):
+class SerializationError(DataError):
     """A change that cannot be sent to streamers."""
 
 
@@ -31,7 +31,7 @@ def patch_of(paths: Iterable[Path], before: Snapshot, roots: Mapping[str, Any]) 
 
     before: the leaves at the script's start, as the other process has them
 
-    Raises: UnsendableError for a value without an encoding
+    Raises: SerializationError for a value without an encoding
     """
     sent = dict(_path_to_send(path, before, roots) for path in paths)
     encoded = [_encode(path, in_place, roots) for path, in_place in sent.items()]
@@ -42,9 +42,9 @@ def _encode(path: Path, in_place: bool, roots: Mapping[str, Any]) -> bytes:
     value = _value_at(roots, path)
     places = [(place.kind.value, place.key) for place in path]
     try:
-        return msgspec.msgpack.encode(Change(places, _pack(value), in_place))
+        return msgspec.msgpack.encode(LoaderChange(places, _pack(value), in_place))
     except (TypeError, OverflowError) as error:
-        raise _unsendable_error(path, value) from error
+        raise _serialization_error(path, value) from error
 
 
 def _path_to_send(path: Path, before: Snapshot, roots: Mapping[str, Any]) -> tuple[Path, bool]:
@@ -59,7 +59,7 @@ def _path_to_send(path: Path, before: Snapshot, roots: Mapping[str, Any]) -> tup
         path = path[:-1]
         value = _value_at(roots, path)
     if len(path) <= 1 or not _is_sendable(value):
-        raise _unsendable_error(path, value)
+        raise _serialization_error(path, value)
     return path, False
 
 
@@ -75,19 +75,19 @@ def _is_sendable(value: Any) -> bool:
     return type(value) in (*PLAIN, torch.Tensor, np.ndarray)
 
 
-def _unsendable_error(path: Path, value: Any) -> UnsendableError:
+def _serialization_error(path: Path, value: Any) -> SerializationError:
     name, what = text_of(path[1:]) or "it", type(value).__name__
-    return UnsendableError(
+    return SerializationError(
         f"the data set's {name} has changed, but a value of type {what} cannot be sent to the "
         f"streamers: change attributes that are {SENT}"
     )
 
 
-class _Gone:
+class _Removed:
     """Sentinel for a value that was removed."""
 
 
-_GONE: Any = _Gone()
+_GONE: Any = _Removed()
 
 
 def _value_at(roots: Mapping[str, Any], path: Path) -> Any:
@@ -111,7 +111,7 @@ def _follow(value: Any, place: PathStep) -> Any:
 def apply_patch(patch: bytes, roots: Mapping[str, Any]) -> None:
     """Apply the values of a patch to this process's copy."""
     for encoded in msgspec.msgpack.decode(patch, type=list[bytes]):
-        change = msgspec.msgpack.decode(encoded, type=Change)
+        change = msgspec.msgpack.decode(encoded, type=LoaderChange)
         path = tuple(PathStep(PathKind(kind), key) for kind, key in change.path)
         value = _unpack(change.value)
         if change.in_place:

@@ -29,7 +29,7 @@ def changed_too_late(name: str) -> UsageError:
 
 def require_read_to_end(orders: PassOrders) -> None:
     """Raises: UsageError for a pass whose order depends on how far the previous one was read"""
-    if orders.is_under_way and orders.draws_as_it_goes:
+    if orders.is_in_progress and orders.draws_lazily:
         raise UsageError(
             f"{user_line()}: the last pass was not read to its end, and the DataLoader shuffles by "
             "its own generator: call torch.manual_seed(...) and omit generator=, or read each "

@@ -9,7 +9,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import Edit, KeptEdits, with_edits_of, without_dead_edits
+from csrun.pytorch.gradients.edits import Edit, StepEdits, with_edits_of, without_dead_edits
 from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
@@ -32,11 +32,11 @@ class EditedVariants:
 
     def __init__(self, model: torch.nn.Module, compile: Callable[[StepVariant], None]) -> None:
         self._model, self._compile = model, compile
-        self._forms: dict[StepVariant, list[tuple[KeptEdits, StepVariant]]] = {}  # latest first
+        self._forms: dict[StepVariant, list[tuple[StepEdits, StepVariant]]] = {}  # latest first
         self._first: dict[StepVariant, StepVariant] = {}
         self._recorded: dict[StepVariant, StepVariant] = {}  # forms of recorded steps
-        self._begun: WeakKeyDictionary[KeptEdits, bool] = WeakKeyDictionary()
-        self._norms: WeakKeyDictionary[KeptEdits, Edit | None] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[StepEdits, bool] = WeakKeyDictionary()
+        self._norms: WeakKeyDictionary[StepEdits, Edit | None] = WeakKeyDictionary()
 
     def latest(self, variant: StepVariant) -> StepVariant:
         """Return the variant that the last step used."""
@@ -62,7 +62,7 @@ class EditedVariants:
         self._recorded[variant] = found = self._form(variant, edited)
         return found
 
-    def variant_of(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+    def variant_of(self, variant: StepVariant, edits: StepEdits) -> StepVariant:
         """Return the variant with other edits.
 
         Raises: UsageError for too many variants, or edits that cannot be recorded
@@ -82,7 +82,7 @@ class EditedVariants:
         self._first[found] = first
         return found
 
-    def begun(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+    def begun(self, variant: StepVariant, edits: StepEdits) -> StepVariant:
         """Return the variant of a step with these edits so far.
 
         It is the current one if its edits begin with them, and it makes others later.
@@ -96,13 +96,13 @@ class EditedVariants:
             self._begun[edits] = known[: len(made)] == made
         return variant if self._begun[edits] else self.variant_of(variant, edits)
 
-    def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
+    def norm_edit(self, variant: StepVariant, edits: StepEdits) -> Edit | None:
         """Return the edit that computes the norm by which all gradients are finally clipped."""
         if edits not in self._norms:
             self._norms[edits] = self._find_norm(self._first.get(variant, variant), edits)
         return self._norms[edits]
 
-    def _find_norm(self, first: StepVariant, edits: KeptEdits) -> Edit | None:
+    def _find_norm(self, first: StepVariant, edits: StepEdits) -> Edit | None:
         recorder = StepRecorder.resume(self._model, first.recording)
         edited, results = edits.recorded(recorder, first.recording)
         norm = clipped_norm_of(edited)
@@ -112,7 +112,7 @@ class EditedVariants:
                 return edit
         return None
 
-    def _new(self, first: StepVariant, edits: KeptEdits) -> StepVariant:
+    def _new(self, first: StepVariant, edits: StepEdits) -> StepVariant:
         recording = first.recording
         edited, _ = edits.recorded(StepRecorder.resume(self._model, recording), recording)
         assert recording.loss is not None, "of a training"

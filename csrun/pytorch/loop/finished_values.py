@@ -9,10 +9,10 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.readback import view_is_stale
 from csrun.pytorch.loop.recorded_checks import ForwardCalls, is_of_forward, norm_in
 from csrun.pytorch.loop.recorded_gradients import RecordedGradients, gradients_behind
-from csrun.pytorch.loop.recorded_reads import HostNumbers, ReadBefore
+from csrun.pytorch.loop.recorded_reads import HostComputedValues, ReplayedReads
 from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.run.replay import ValueLostError
 from csrun.pytorch.step.variant import StepVariant
 
 
@@ -29,14 +29,14 @@ class FinishedValues:
 
     recording: Recording
     variant: StepVariant
-    numbers: HostNumbers
+    numbers: HostComputedValues
     gradients: RecordedGradients
     forward: ForwardCalls
-    before: ReadBefore
+    before: ReplayedReads
     returned: Callable[[Ref], torch.Tensor | None]
     norm: Callable[[torch.dtype], torch.Tensor]
 
-    def number_of(self, traced: TracedTensor) -> torch.Tensor:
+    def tensor_of(self, traced: TracedTensor) -> torch.Tensor:
         """Return the numbers of a value. Later steps of the variant return it, too."""
         value, recording = traced.value, self.recording
         if (found := self.returned(value)) is not None:
@@ -48,7 +48,7 @@ class FinishedValues:
             raise view_is_stale(weight)
         self.forward.require_returned(recording, value)
         self._want(self.variant.shape.bases_of(recording, [value]))
-        return self.before.number_of(value, lambda: self._computed(value))
+        return self.before.tensor_of(value, lambda: self._computed(value))
 
     def _number_of_gradients(self, value: Ref) -> torch.Tensor:
         recording = self.recording
@@ -57,7 +57,7 @@ class FinishedValues:
             known = {total: self.norm(recording.kind(total).dtype)}
             return self.numbers.compute(recording, [value], known)[value]
         self._want(gradients_behind(recording, value, self.variant))
-        return self.before.number_of(
+        return self.before.tensor_of(
             value, lambda: {value: self.gradients.number(recording, value)}
         )
 
@@ -66,7 +66,7 @@ class FinishedValues:
 
     def _computed(self, value: Ref) -> Mapping[Ref, torch.Tensor]:
         if self.before.run.users.is_in_file and self.before.values.status.has_values:
-            raise GoneError(
+            raise ValueLostError(
                 f"{user_line()}: in the first steps of a model built by cbtorch.meta_init(), "
                 "values must be read before the step's loss: move this line up"
             )

@@ -65,7 +65,7 @@ class GradientAccumulation:
         assert step.recorded is not None, "asked of one"
         self._appear(step, step.recorded.recording, 0)
 
-    def say_rest(self) -> None:
+    def warn_of_unused_gradients(self) -> None:
         """Warn, at the block's end, of gradients without a following `optimizer.step()`."""
         if batches := self._gradients.waiting:
             log.warning(

@@ -53,7 +53,7 @@ class GroupPatches(Patches):
             loop.clear(params, own_zero, set_to_none)
 
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
-            user.give_back()
+            user.copy_back()
             return state_dict(*args, **kwargs)
 
         def load_state(*args: Any, **kwargs: Any) -> None:

@@ -20,8 +20,8 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, name_of
-from csrun.pytorch.step.step_outputs import InStep, Owner
-from csrun.pytorch.step.tokens import Numbers, Token, number_of
+from csrun.pytorch.step.step_outputs import Owner, StepValue
+from csrun.pytorch.step.tokens import LazyTensor, Token, tensor_of
 
 
 class Computation:
@@ -51,9 +51,9 @@ class Computation:
         self.results: list[Any] | None = None
         self.is_settled, self.has_gradients = False, torch.is_grad_enabled()
         plain = (x for x in leaves_of(args, kwargs) if isinstance(x, torch.Tensor))
-        self.takes_weights = any(x.requires_grad for x in plain if not isinstance(x, Numbers))
+        self.takes_weights = any(x.requires_grad for x in plain if not isinstance(x, LazyTensor))
         for leaf in self._leaves():
-            if isinstance(leaf, InStep) and not leaf.step.status.has_values:
+            if isinstance(leaf, StepValue) and not leaf.step.status.has_values:
                 leaf.step.waiting.append(ref(self))
         if self.is_of_recorded:
             owner.readback.settle_later(self)
@@ -67,13 +67,13 @@ class Computation:
             if isinstance(leaf, Result) and leaf.of.results is None:
                 yield leaf.of
 
-    def places(self) -> list[InStep]:
+    def places(self) -> list[StepValue]:
         """Return all values of steps that it depends on."""
-        found: list[InStep] = []
+        found: list[StepValue] = []
         waiting, seen = [self], {id(self)}
         while waiting:
             each = waiting.pop()
-            found += [leaf for leaf in each._leaves() if isinstance(leaf, InStep)]
+            found += [leaf for leaf in each._leaves() if isinstance(leaf, StepValue)]
             new = [c for c in each._needs() if id(c) not in seen]
             seen.update(map(id, new))
             waiting += new
@@ -87,13 +87,13 @@ class Computation:
             each = waiting.pop()
             found += [each] * each.is_settled
             leaves = each._leaves()
-            found += [leaf for leaf in leaves if isinstance(leaf, InStep | TracedTensor)]
+            found += [leaf for leaf in leaves if isinstance(leaf, StepValue | TracedTensor)]
             waiting += [leaf.of for leaf in leaves if isinstance(leaf, Result)]
         return found
 
-    def own_places(self) -> list[InStep]:
+    def own_places(self) -> list[StepValue]:
         """Return the values of steps among its own arguments."""
-        return [leaf for leaf in self._leaves() if isinstance(leaf, InStep)]
+        return [leaf for leaf in self._leaves() if isinstance(leaf, StepValue)]
 
     @property
     def is_ready(self) -> bool:
@@ -156,15 +156,15 @@ class Computation:
 
     def _carried(self, leaf: Any) -> Any:
         """Return the numbers of a detached value of an earlier step; other values unchanged."""
-        return self._number(leaf) if isinstance(leaf, InStep) and leaf.is_detached else leaf
+        return self._number(leaf) if isinstance(leaf, StepValue) and leaf.is_detached else leaf
 
     def _number(self, leaf: Any) -> Any:
-        if isinstance(leaf, InStep):
+        if isinstance(leaf, StepValue):
             return self.owner.readback.read(leaf.step, leaf.slot)
         if isinstance(leaf, Result):
             assert leaf.of.results is not None, "computed before"
             return leaf.of.results[leaf.number]
-        return number_of(leaf)
+        return tensor_of(leaf)
 
 
 class Result:
@@ -182,7 +182,7 @@ class Result:
         of: Computation,
         number: int,
         is_shared: bool = False,
-        viewed: tuple[InStep, ...] = (),
+        viewed: tuple[StepValue, ...] = (),
         is_detached: bool = False,
     ) -> None:
         self.of, self.number, self.is_shared, self.viewed = of, number, is_shared, viewed
@@ -197,7 +197,7 @@ class Result:
         return self.of.compute()[self.number]
 
 
-class Lazy(Numbers):
+class LazyResult(LazyTensor):
     """Lazy tensor of a result. is_detached: no gradient flows through it."""
 
     is_detached: bool
@@ -205,13 +205,13 @@ class Lazy(Numbers):
 
     @staticmethod
     def __new__(
-        cls: type["Lazy"],
+        cls: type["LazyResult"],
         owner: Owner,
         held: list[Result],
         meta: torch.Tensor,
         is_detached: bool = False,
-    ) -> "Lazy":
-        made: Lazy = torch.Tensor._make_wrapper_subclass(cls, meta.size(), dtype=meta.dtype)
+    ) -> "LazyResult":
+        made: LazyResult = torch.Tensor._make_wrapper_subclass(cls, meta.size(), dtype=meta.dtype)
         made._owner, made._held, made.is_detached = owner, held, is_detached
         return made
 
@@ -225,7 +225,7 @@ class Lazy(Numbers):
         self._held[0] = given
 
     @property
-    def viewed(self) -> tuple[InStep, ...]:
+    def viewed(self) -> tuple[StepValue, ...]:
         """Return `viewed` of the result."""
         return self.result.viewed
 
@@ -235,14 +235,18 @@ class Lazy(Numbers):
             self._owner.readback.require_current(self.viewed)
         return self.result.numbers()
 
-    def detach(self) -> "Lazy":
+    def detach(self) -> "LazyResult":
         """Return the detached value; a write into either is visible in both."""
-        return self if self.is_detached else Lazy(self._owner, self._held, self, is_detached=True)
+        return (
+            self
+            if self.is_detached
+            else LazyResult(self._owner, self._held, self, is_detached=True)
+        )
 
 
 def _as_it_is(argument: Any) -> Any:
     """Return an argument that later writes of the loop do not change."""
-    if isinstance(argument, Lazy):
+    if isinstance(argument, LazyResult):
         return argument.result.detached() if argument.is_detached else argument.result
     if isinstance(argument, TracedTensor) and argument.became is not None:
         return argument.became
@@ -278,16 +282,18 @@ def later(
     shared = any(leaf.is_view for leaf in leaves)
     if shared:
         for leaf in leaves_of(args, kwargs):
-            if isinstance(leaf, Lazy):
+            if isinstance(leaf, LazyResult):
                 leaf.result.is_shared = True
     results = [
-        Lazy(owner, [Result(made, n, shared, viewed if m.is_view else ())], m.tensor)
+        LazyResult(owner, [Result(made, n, shared, viewed if m.is_view else ())], m.tensor)
         for n, m in enumerate(leaves)
     ]
     return tree_unflatten(results, spec)
 
 
-def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[InStep, ...]:
+def _viewed(
+    owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[StepValue, ...]:
     """Return the views of weights among the arguments.
 
     Raises: UsageError for a view whose weight the optimizer has changed
@@ -295,7 +301,7 @@ def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     found = tuple(
         place
         for leaf in leaves_of(args, kwargs)
-        if isinstance(leaf, Numbers)
+        if isinstance(leaf, LazyTensor)
         for place in leaf.viewed
     )
     if found:
@@ -309,7 +315,7 @@ def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     flat, spec = tree_flatten((args, dict(kwargs)))
     numbers = given.compute()
     own = [
-        b if isinstance(a, Numbers | TracedTensor) else a
+        b if isinstance(a, LazyTensor | TracedTensor) else a
         for a, b in zip(flat, numbers, strict=True)
     ]
     args, kwargs = tree_unflatten(own, spec)
@@ -325,9 +331,9 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
     """Replace a lazy tensor that the loop writes by the value after the write."""
     target = args[0]
     if isinstance(target, TracedTensor):
-        target.become(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
+        target.rebind(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
         return target
-    if not isinstance(target, Lazy) or target.result.is_shared:
+    if not isinstance(target, LazyResult) or target.result.is_shared:
         raise UsageError(
             f"{user_line()}: {name_of(func)}_ writes into a value of the step, or into a view of "
             "one: write x = x * 2 in place of x *= 2"
@@ -337,7 +343,7 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
 
 
 def _settled(leaf: Any) -> Any:
-    return number_of(leaf) if isinstance(leaf, TracedTensor) and leaf.recorder.is_finished else leaf
+    return tensor_of(leaf) if isinstance(leaf, TracedTensor) and leaf.recorder.is_finished else leaf
 
 
 def _on_a_copy(func: Any) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ def update_on_host(
         number, *gradients = loop.run_step([loss, *(p.grad for p in trained)])
         for parameter, gradient in zip(trained, gradients, strict=True):
             parameter.grad = gradient.clone()
-        loop.user.give_back()
+        loop.user.copy_back()
         loop.user.note_shared()  # the optimizer will write the weights
         return number
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import register_pytree_node, tree_map
 
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.tokens import Numbers
+from csrun.pytorch.step.tokens import LazyTensor
 
 
 class LateCall:
@@ -85,7 +85,7 @@ class LateCalls:
 
 def numbers_of(leaf: Any) -> Any:
     """Return a plain tensor in place of a value of a step; other arguments unchanged."""
-    if isinstance(leaf, Numbers):
+    if isinstance(leaf, LazyTensor):
         return leaf.tensor()
     return leaf.numbers() if isinstance(leaf, TracedTensor) else leaf
 

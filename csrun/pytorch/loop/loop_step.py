@@ -11,18 +11,18 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.equal_bits import have_equal_bits
 from csrun.pytorch.record.recording import LeafSource, Ref
-from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.host_values import HostResults
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
-from csrun.pytorch.step.tokens import Numbers, Token
+from csrun.pytorch.step.tokens import LazyTensor, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 
 
-class MadeCall(NamedTuple):
+class TokenCall(NamedTuple):
     """A call of a step on tokens that matches one of step 1. has_gradients: autograd records it.
 
     random_state: state of PyTorch's generator before it, if forward draws.
@@ -74,14 +74,14 @@ class LoopStep:
     guards: int = 0
     rows: int | None = None
     recorded: RecordedStep | None = None
-    calls: list[MadeCall] = field(default_factory=list)
+    calls: list[TokenCall] = field(default_factory=list)
     given: dict[Ref, torch.Tensor] = field(default_factory=dict)
     place: int = 0
     numbers: tuple[float, ...] = ()
     is_updated: bool = False
     is_computed: bool = False
     has_other_shapes: bool = False
-    strayed: str = ""
+    mismatch: str = ""
     changed: str = ""
     revalidation: Revalidation | None = None
 
@@ -134,7 +134,7 @@ class LoopStep:
         if not self.compute_on_host():
             return False
         state = self._draw(expected)
-        self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled(), state))
+        self.calls.append(TokenCall(expected, func, args, kwargs, torch.is_grad_enabled(), state))
         if is_write(func) and isinstance(args[0], Token):
             self._keep_slot(args[0])
         return True
@@ -185,7 +185,7 @@ class LoopStep:
             if type(operand) is Slot and operand.is_argument:
                 if operand.value not in self.given:
                     self.given[operand.value] = given.detach().clone()
-                elif not have_same_numbers(self.given[operand.value], given):
+                elif not have_equal_bits(self.given[operand.value], given):
                     return None
                 own[id(given)] = self.given[operand.value]
         return own
@@ -194,7 +194,7 @@ class LoopStep:
         """True for arguments whose result of unknown shape may be needed for the loss."""
         if self.variant is None or self.has_gradients or not torch.is_grad_enabled():
             return False
-        leaves = (x for x in leaves_of(args, kwargs) if isinstance(x, Numbers))
+        leaves = (x for x in leaves_of(args, kwargs) if isinstance(x, LazyTensor))
         is_followed = any(leaf.requires_grad for leaf in leaves)
         return is_followed and user_line() not in self.variant.shape.host.unused_lines
 

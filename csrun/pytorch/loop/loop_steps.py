@@ -22,7 +22,7 @@ from csrun.pytorch.loop.late_calls import late_calls
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import Readback
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients, gradients_after
-from csrun.pytorch.loop.recorded_reads import ReadBefore
+from csrun.pytorch.loop.recorded_reads import ReplayedReads
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
 from csrun.pytorch.loop.scaled_loss import ScaledLoss
@@ -33,15 +33,15 @@ from csrun.pytorch.loop.variant_cache import Key, VariantCache
 from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.repeated import KnownOperators
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepProgress, StepStatus
-from csrun.pytorch.step.tokens import Numbers
+from csrun.pytorch.step.tokens import LazyTensor
 from csrun.pytorch.step.variant import Batches
 from csrun.pytorch.user import SessionLoader
 
@@ -81,7 +81,7 @@ class LoopSteps:
             recorded_for,
         )
         self._step: LoopStep | None = None
-        self._known_operators: dict[Key, KnownOperators] = {}  # by part of the loop
+        self._known_operators: dict[Key, CachedOperators] = {}  # by part of the loop
         self.has_begun = self._is_over = False
         self._script_steps = ScriptSteps(run)
         self.user = UserState(self, run, model, optimization)
@@ -118,7 +118,7 @@ class LoopSteps:
             self.watch.require_in_place()
             self._revalidations.end(self._forward, self._modes, self._guards.state())
         self.user.look()
-        self._accumulation.say_rest()
+        self._accumulation.warn_of_unused_gradients()
         self._is_over = True
 
     def stop(self, error: BaseException) -> CaptureError | None:
@@ -136,7 +136,7 @@ class LoopSteps:
 
     def forget_gradients(self) -> None:
         """Remove the lazy gradients from the parameters; the run remembers which had one."""
-        self._run.left_gradients = self._gradients.kept
+        self._run.left_gradients = self._gradients.with_gradient
         self._gradients.end_block()
 
     def batches(self, loader: SessionLoader) -> Generator[Any]:
@@ -153,25 +153,25 @@ class LoopSteps:
         with batches.pass_open(), self._run.pass_open():
             for position in range(min(length, batches.most)):
                 number = epoch * length + position
-                if loader.walks_ahead(position):
+                if loader.reads_ahead(position):
                     self._run.flush()
                 if not loader.has(number):
                     break
                 yield self._begin_step(batches, number, loader.orders.rows(epoch, position))
             self.end_step()
             self._run.look_at_data()
-        loader.orders.is_under_way = False
+        loader.orders.is_in_progress = False
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         call_order.require_block(self._is_over)
         self.end_step()
         loader, run = batches.loader, self._run
         if not self.has_begun:
-            run.take_users_values()
+            run.read_user_weights()
             self.watch.begin()
             self.has_begun = True
         self.watch.look()
-        run.take_written()
+        run.read_written_weights()
         self.user.look()
         key = (loader, rows, *self._state())
         variant = self._variants.at(*key)
@@ -208,10 +208,10 @@ class LoopSteps:
             key,
             self._later,
             MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches),
-            ReadBefore(run, step.outputs),
+            ReplayedReads(run, step.outputs),
             self._begin_gradients,
             self.TAKES_ARGUMENTS or step.batches.is_pushed,
-            self._known_operators.setdefault(key[:3], KnownOperators()),
+            self._known_operators.setdefault(key[:3], CachedOperators()),
             follows,
         )
         recorded.end_early = self._end_early
@@ -319,7 +319,9 @@ class LoopSteps:
             self._variants.record_all(recorded, cause)
         is_one_of_many = bool(self._variants.cause_of(recorded.key))
         recorded.finish(self._run.stored_names, is_one_of_many=is_one_of_many)
-        variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
+        variant = step.variant = self._revalidations.note_forward(
+            self._variants.learn(step, recorded, mode)
+        )
         if cause := variant.cause_of_forward:
             self._variants.record_all(recorded, cause)
         outputs, graph = step.outputs, recorded.graph
@@ -357,9 +359,11 @@ class LoopSteps:
             step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
             if step.recorded is not None:
-                self._run.take_from_step(step.recorded.written_weights, step.recorded.live_counters)
+                self._run.read_forward_writes(
+                    step.recorded.written_weights, step.recorded.live_counters
+                )
             replay = self._run.replay
-            self._run.users.integers.count(replay.made + 1, step.counters, replay.step)
+            self._run.users.integers.count(replay.done + 1, step.counters, replay.step)
             inputs = step.inputs
         queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs)
         self._run.queue(queued)
@@ -378,7 +382,7 @@ class LoopSteps:
         step.place = self._gradients.added_to()
         step.status.enter(StepPhase.BACKWARD)
         step.recorded.draw_as(step.place)
-        self._gradients.vanish()
+        self._gradients.discard_lazy()
         return self._gradients.zeros if not step.place else frozenset()
 
     def _state(self) -> tuple[tuple[bool, ...], int]:
@@ -390,7 +394,7 @@ class LoopSteps:
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         raise NotImplementedError
 
-    def backward(self, token: Numbers) -> None:
+    def backward(self, token: LazyTensor) -> None:
         raise NotImplementedError
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:

@@ -6,14 +6,14 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loop.host_eval import Computation, Lazy
+from csrun.pytorch.loop.host_eval import Computation, LazyResult
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import MODEL, Expected
-from csrun.pytorch.step.step_outputs import InStep, StepOutputs
-from csrun.pytorch.step.tokens import Numbers, Token
+from csrun.pytorch.step.step_outputs import StepOutputs, StepValue
+from csrun.pytorch.step.tokens import LazyTensor, Token
 
 LONGEST = 40  # characters of an argument in a message
 CALLED_AGAIN = (
@@ -54,7 +54,7 @@ def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
 
     step: the current one; None if it is recorded.
     """
-    lazy = TracedTensor | Numbers
+    lazy = TracedTensor | LazyTensor
     require_current([x for x in leaves if isinstance(x, lazy) and x.requires_grad], step)
 
 
@@ -75,21 +75,21 @@ def cause_of_loss(step: LoopStep | None) -> str:
         return ""
     if step is not None and step.changed:
         return step.changed
-    how = step.strayed if step is not None else ""
+    how = step.mismatch if step is not None else ""
     return f"{user_line()}: the loss is not computed as in step 1{how}"
 
 
-def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
+def another_loss(step: LoopStep | None, loss: LazyTensor) -> UsageError:
     """Return the error for backward() of a value that is not the loss of step 1."""
     if isinstance(loss, Token) and (step is None or loss.step is not step.outputs):
         return UsageError(f"{user_line()}: {LATE_BACKWARD}")
-    sources = loss.result.of.sources() if isinstance(loss, Lazy) else []
+    sources = loss.result.of.sources() if isinstance(loss, LazyResult) else []
     sources = [x for x in sources if not _is_without_gradient(x)]
     require_current(sources, step.outputs if step else None)
     return UsageError(
         f"{user_line()}: backward() must be called on the loss as step 1 computed it, got another "
-        f"value{step.strayed if step else ''}: compute the loss in the same way in each step; have "
-        "forward use a number that changes, as an attribute of the model"
+        f"value{step.mismatch if step else ''}: compute the loss in the same way in each step; "
+        "have forward use a number that changes, as an attribute of the model"
     )
 
 
@@ -101,33 +101,33 @@ def is_of_loader(value: Any) -> bool:
 def _is_without_gradient(source: Any) -> bool:
     if isinstance(source, Computation):
         return not source.has_gradients
-    return isinstance(source, InStep) and source.is_detached
+    return isinstance(source, StepValue) and source.is_detached
 
 
 def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
     """Return why the step cannot use a value, or None."""
     if isinstance(leaf, TracedTensor):
         return None if leaf.recorder.is_open else leaf.stale_reason
-    if isinstance(leaf, Token | InStep):
+    if isinstance(leaf, Token | StepValue):
         reason = FETCHED_AHEAD if leaf.slot.is_input else EARLIER_STEP
         return None if leaf.step is step else reason
     if isinstance(leaf, Computation):
         return EARLIER_STEP
-    if isinstance(leaf, Lazy):
+    if isinstance(leaf, LazyResult):
         reasons = (_stale_reason(source, step) for source in leaf.result.of.sources())
         return next(filter(None, reasons), None if step else EARLIER_STEP)
     return None
 
 
 def _difference(step: LoopStep | None, leaves: list[Any], keywords: tuple[str, ...]) -> str:
-    if not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves):
+    if not any(isinstance(leaf, LazyTensor | TracedTensor) for leaf in leaves):
         return (
             "the model is called on tensors that are not of the Session's batch: for a prediction "
             "call it under torch.no_grad(); to train, iterate over the cbtorch.dataloader in the "
             "block"
         )
-    if step is not None and step.strayed:
-        return f"the model's input is not computed as in step 1{step.strayed}"
+    if step is not None and step.mismatch:
+        return f"the model's input is not computed as in step 1{step.mismatch}"
     expected = step.expected if step else None
     if expected is None or expected.name != MODEL:
         return CALLED_AGAIN

@@ -10,7 +10,7 @@ import torch
 
 from csrun.pytorch.loop.optimizer_hooks import has_step_hooks, require_own_step, step_hooks
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import WatchedState
+from csrun.pytorch.optimizers.state_proxy import StateProxy
 
 if TYPE_CHECKING:
     from csrun.pytorch.loop.session_loop import SessionLoop
@@ -48,14 +48,14 @@ class Patches:
 
         def getstate() -> object:
             """Return the model's state for copies and pickles, without the patches."""
-            user.give_back()
+            user.copy_back()
             with self._given_back(model):
                 state = model.__getstate__()
                 return dict(state) if isinstance(state, dict) else state
 
         def load_state(*args: Any, **kwargs: Any) -> Any:
-            if user.is_apart and user.note_write("the model's state_dict"):
-                user.give_back()  # otherwise the first read after it would
+            if user.is_in_store and user.note_write("the model's state_dict"):
+                user.copy_back()  # otherwise the first read after it would
             with self._given_back(model):
                 return model.load_state_dict(*args, **kwargs)
 
@@ -67,7 +67,7 @@ class Patches:
         user, state_dict = self._loop.user, model.state_dict
 
         def model_state(*args: Any, **kwargs: Any) -> Any:
-            user.give_back()
+            user.copy_back()
             return user.with_memory(state_dict(*args, **kwargs))
 
         self._replace(model, "state_dict", model_state)
@@ -94,14 +94,14 @@ class Patches:
             loop.note_group(optimizer.param_groups[-1])
 
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
-            user.give_back()
+            user.copy_back()
             return state_dict(*args, **kwargs)
 
         def load_optimizer_state(*args: Any, **kwargs: Any) -> None:
             user.load_optimizer_state(partial(load_own_state, *args, **kwargs))
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        user.optimizer_state = self._open.enter_context(WatchedState(user, optimizer).in_place())
+        user.optimizer_state = self._open.enter_context(StateProxy(user, optimizer).in_place())
         self._replace(optimizer, "step", MethodType(step, optimizer))
         self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
         self._replace(optimizer, "add_param_group", add_group)

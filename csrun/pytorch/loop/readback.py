@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.run.replay import ValueLostError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.step_outputs import NORM, Deferred, InStep, Owner, Slot, StepOutputs
+from csrun.pytorch.step.step_outputs import NORM, Deferred, Owner, Slot, StepOutputs, StepValue
 
 CHECKED_STEPS = 3  # steps of each variant in which forward's Python runs
 READ_IN_A_ROW = 20  # steps before the warning
@@ -30,7 +30,7 @@ def view_is_stale(weight: str) -> UsageError:
     )
 
 
-def _too_late(place: InStep) -> UsageError:
+def _too_late(place: StepValue) -> UsageError:
     """Return the error for a value that its step has not returned."""
     step = f"{user_line()}: step {place.step.number + 1}"
     if place.slot.is_gradient:
@@ -63,7 +63,7 @@ class Readback:
         """Return the numbers of a value."""
         if slot.is_loss:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
-        self.want([InStep(step, slot)])
+        self.want([StepValue(step, slot)])
         found = step.outputs[slot.value]
         if not slot.is_gradient:  # values computed from it are logged
             self._run.replay.keep(step, slot.value, found)
@@ -94,7 +94,7 @@ class Readback:
             )
         return step.loss
 
-    def want(self, places: Sequence[InStep]) -> None:
+    def want(self, places: Sequence[StepValue]) -> None:
         """Request values. A variant that does not return one of them is compiled again."""
         for place in places:
             if not place.is_known:
@@ -108,7 +108,7 @@ class Readback:
                 continue
             if place.step.status.has_values:
                 raise _too_late(place)
-            place.step.asked[place.slot.value] = None
+            place.step.requested[place.slot.value] = None
         for values in {id(place.step): place.step for place in wanted}.values():
             self._loop.run_early(values, with_update=values in updated)
         for place in wanted:
@@ -127,7 +127,7 @@ class Readback:
         """True if a value depends on the edits of gradients, and is only known after them."""
         return slot.value is NORM or (slot.is_gradient and not self._run.accumulates)
 
-    def require_current(self, places: Sequence[InStep]) -> None:
+    def require_current(self, places: Sequence[StepValue]) -> None:
         """Raises: UsageError for a view of a weight that the optimizer has changed since"""
         for place in places:
             if place.step.updates != self._run.updates:
@@ -148,7 +148,7 @@ class Readback:
         for each in waiting:
             computation = each()
             if computation is not None and not self._run.replay.is_on:
-                with suppress(GoneError):
+                with suppress(ValueLostError):
                     computation.settle()
                     if computation.is_of_recorded:
                         self._waiting.append(each)
@@ -156,7 +156,7 @@ class Readback:
                     elif computation.is_ready:
                         computation.compute()
 
-    def _keep_known(self, place: InStep) -> None:
+    def _keep_known(self, place: StepValue) -> None:
         """Take a value from the step's batch, or from the value log."""
         step, slot = place.step, place.slot
         if slot.is_loss:

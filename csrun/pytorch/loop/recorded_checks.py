@@ -13,7 +13,7 @@ from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
-from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.run.replay import ValueLostError
 from csrun.pytorch.step.expected_calls import MODEL, Call
 
 
@@ -48,9 +48,9 @@ class ForwardCalls:
         return drawn or any(result in made_of for op in kept for result in op.results)
 
     def require_returned(self, recording: Recording, value: Ref) -> None:
-        """Raises: GoneError for a value made of one that forward has not returned"""
+        """Raises: ValueLostError for a value made of one that forward has not returned"""
         if self.keeps(recording, value):
-            raise GoneError(
+            raise ValueLostError(
                 f"{user_line()}: a value that forward has kept in a hook or an attribute is read "
                 "after its step, and forward runs in the first steps only: read it before "
                 "optimizer.step(), or return it from forward"

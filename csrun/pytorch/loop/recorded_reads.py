@@ -7,7 +7,7 @@ import torch
 
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.lower.dropout_masks import MaskKey
-from csrun.pytorch.lower.interpret import Numbers, interpret
+from csrun.pytorch.lower.interpret import LazyTensor, interpret
 from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.run.script_run import ScriptRun
@@ -16,13 +16,13 @@ from csrun.pytorch.weights.sync import StepWeights
 
 
 @dataclass(frozen=True)
-class ReadBefore:
+class ReplayedReads:
     """Values of one step that an earlier run has read, or that this one has computed."""
 
     run: ScriptRun
     values: StepOutputs
 
-    def number_of(
+    def tensor_of(
         self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
     ) -> torch.Tensor:
         """Return the numbers of a value, logged ones or those that `compute` returns.
@@ -38,7 +38,7 @@ class ReadBefore:
         return found
 
 
-class HostNumbers:
+class HostComputedValues:
     """Values that PyTorch computes on the host, with the weights that the step has.
 
     It is referred to by values and gradients, and does not refer to them, so the weights that it
@@ -59,8 +59,8 @@ class HostNumbers:
         recording: Recording,
         values: Sequence[Ref],
         known: Mapping[Ref, torch.Tensor] | None = None,
-        computed: Numbers | None = None,
-    ) -> Numbers:
+        computed: LazyTensor | None = None,
+    ) -> LazyTensor:
         """Compute the numbers of values. known, computed: as in `interpret`."""
         kept = {} if self._kept is None else self._kept.weights
         weights = kept or self._run.weights_of_store()

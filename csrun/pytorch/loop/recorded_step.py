@@ -17,17 +17,17 @@ from csrun.pytorch.loop.recorded_checks import (
 )
 from csrun.pytorch.loop.recorded_gradients import RecordedGradients
 from csrun.pytorch.loop.recorded_graph import RecordedGraph
-from csrun.pytorch.loop.recorded_reads import HostNumbers, ReadBefore
+from csrun.pytorch.loop.recorded_reads import HostComputedValues, ReplayedReads
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref
-from csrun.pytorch.record.repeated import KnownOperators
 from csrun.pytorch.record.torch_modes import collection_paused
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of
-from csrun.pytorch.step.tokens import Numbers
+from csrun.pytorch.step.tokens import LazyTensor
 from csrun.pytorch.step.variant import KEEPS, StepVariant
 
 
@@ -60,10 +60,10 @@ class RecordedStep:
         key: tuple[Any, ...],
         later: Callable[..., Any],
         draw: MaskKey,
-        before: ReadBefore,
+        before: ReplayedReads,
         require_cleared: Callable[[], Collection[str]],
         takes_arguments: bool,
-        known: KnownOperators,
+        known: CachedOperators,
         follows: bool,
     ) -> None:
         self.key = key
@@ -76,7 +76,7 @@ class RecordedStep:
         made = recorder.draws.made
         are_repeated = recorder.has_updates or follows
         self._forward = ForwardCalls(self.calls.found, [], made, are_repeated)
-        self._before, self._numbers = before, HostNumbers(before.run, draw)
+        self._before, self._numbers = before, HostComputedValues(before.run, draw)
         self.end_early: Callable[[], None] = _no_end
         numbers = self._numbers
         self.gradients = RecordedGradients(numbers.compute, lambda: numbers.draw.batch)
@@ -104,10 +104,10 @@ class RecordedStep:
                 self.end_early()
                 return recorder.reader(traced)
             gradients = self.gradients
-            return self._before.number_of(value, lambda: {value: gradients.number(so_far, value)})
+            return self._before.tensor_of(value, lambda: {value: gradients.number(so_far, value)})
         if not recorder.scopes.is_in_forward and self._forward.keeps(so_far, value):
             recorder.note_varying(KEEPS)
-        return self._before.number_of(value, lambda: self._numbers.compute(so_far, [value]))
+        return self._before.tensor_of(value, lambda: self._numbers.compute(so_far, [value]))
 
     def _value_of(self, recording: Recording, value: Ref) -> torch.Tensor:
         return self._numbers.compute(recording, [value])[value].clone()
@@ -159,7 +159,7 @@ class RecordedStep:
             self.calls.note(MODEL, operands, results, how, gradients, spec, draws=made)
         return results
 
-    def backward(self, token: Numbers) -> bool:
+    def backward(self, token: LazyTensor) -> bool:
         """Call backward() on the traced tensor of a token; False if it belongs to another step."""
         with torch.enable_grad():
             traced = self.traced(token)
@@ -225,7 +225,7 @@ class RecordedStep:
             returned,
             norm,
         )
-        self._recorder.answer(values.number_of, self.calls.later)
+        self._recorder.answer(values.tensor_of, self.calls.later)
 
 
 def _no_end() -> None:

@@ -57,7 +57,7 @@ def _key(leaf: Any) -> Any:
 
 
 def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[ResultShape]] | None:
-    args, kwargs = tree_unflatten(list(map(_without_numbers, flat)), spec)
+    args, kwargs = tree_unflatten(list(map(_fake_results, flat)), spec)
     try:
         with unrecorded(), torch.no_grad(), _Draws() as draws:
             leaves, found = tree_flatten(func(*args, **kwargs))
@@ -68,7 +68,7 @@ def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[Res
     return found, [ResultShape(leaf) for leaf in leaves]
 
 
-def _without_numbers(leaf: Any) -> Any:
+def _fake_results(leaf: Any) -> Any:
     """Return a tensor without values in place of a tensor, and its device."""
     if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
         return torch.device("meta")

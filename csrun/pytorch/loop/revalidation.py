@@ -48,7 +48,7 @@ class Revalidations:
         self._steps: dict[LoopShape, int] = {}  # since then
         self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards at that time
 
-    def saw(self, variant: StepVariant) -> StepVariant:
+    def note_forward(self, variant: StepVariant) -> StepVariant:
         """Note that forward's Python has run for a recorded variant."""
         self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, SETS_EVERY
         self._unseen.pop(variant.shape, None)
@@ -58,7 +58,7 @@ class Revalidations:
         self, variant: StepVariant, state: int, batch: Callable[[], Any] | None
     ) -> "Revalidation | None":
         """Return the revalidation of a step that begins, or None. state: of the guards."""
-        shape, now = variant.shape, self._replay.made // self._every
+        shape, now = variant.shape, self._replay.done // self._every
         self._unseen[shape] = variant, state
         is_behind = self._at.setdefault(shape, now) != now
         is_set = self._is_set(shape)
@@ -66,9 +66,9 @@ class Revalidations:
             return None
         self._at[shape] = now
         where = f"after the loop has set {self._sets.last}" if is_set else BEHIND
-        where = f"{self._replay.made + 1}, {where}"
+        where = f"{self._replay.done + 1}, {where}"
         numbers = batch() if batch is not None and variant.shape.host else None
-        return Revalidation(self._model, variant, where, self._saw_again, numbers)
+        return Revalidation(self._model, variant, where, self._note_unchanged, numbers)
 
     def forget(self, variant: StepVariant) -> None:
         """Forget a variant that has run on tokens for the last time."""
@@ -86,17 +86,17 @@ class Revalidations:
         for variant, last in list(self._unseen.values()):
             own = variant.shape.modes
             if variant.trains and last == state and own and modes.have_same_gradients(own):
-                where = f"{self._replay.made}, the last one of the block"
+                where = f"{self._replay.done}, the last one of the block"
                 host, batch = variant.shape.host, None
                 if host:
                     batch = [leaf.tensor for leaf in variant.recording.of(LeafSource.INPUT)]
                     if host.given or host.compute(batch, {}) is None:
                         continue
-                again = Revalidation(self._model, variant, where, self._saw_again, batch)
+                again = Revalidation(self._model, variant, where, self._note_unchanged, batch)
                 with modes.trained_as(own):
                     again.run_forward(forward)
 
-    def _saw_again(self, variant: StepVariant) -> None:
+    def _note_unchanged(self, variant: StepVariant) -> None:
         self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, 0
         self._unseen.pop(variant.shape, None)
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.gradients.edits import Edit, KeptEdits
+from csrun.pytorch.gradients.edits import Edit, StepEdits
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.half_types import is_own_cast
 from csrun.pytorch.loop import call_order, mismatch
@@ -29,7 +29,7 @@ from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of,
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import Numbers, Token
+from csrun.pytorch.step.tokens import LazyTensor, Token
 from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")
@@ -85,7 +85,7 @@ class SessionLoop(LoopSteps):
             self._run.flush()
         self._optimization.count(updated)
 
-    def _edit(self, step: LoopStep, edits: KeptEdits) -> None:
+    def _edit(self, step: LoopStep, edits: StepEdits) -> None:
         """Switch to the variant with the loop's edits of the gradients."""
         assert step.variant is not None, "known by now"
         variant = self._variants.edited(step.variant, edits)
@@ -142,7 +142,7 @@ class SessionLoop(LoopSteps):
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         step, leaves = self._step, leaves_of(args, kwargs)
-        is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
+        is_own = not any(isinstance(leaf, LazyTensor | TracedTensor) for leaf in leaves)
         if is_own and not torch.is_grad_enabled():
             return self._host_calls.call(args, kwargs)
         if self._script_steps.begins(step, leaves):
@@ -217,7 +217,7 @@ class SessionLoop(LoopSteps):
             return self._later(func, args, kwargs)
         # all holders of the token see the new value
         if isinstance(args[0], Token) and is_write(func):
-            args[0].become(found)
+            args[0].rebind(found)
             return args[0]
         return found
 
@@ -251,7 +251,7 @@ class SessionLoop(LoopSteps):
             return None
         if not expected.is_called(name, leaves_of(args, kwargs), how):
             if name == expected.name and name != MODEL:
-                step.strayed = f" ({name} in {user_line()} is not called as it was)"
+                step.mismatch = f" ({name} in {user_line()} is not called as it was)"
             return None
         is_first = not step.calls
         line = step.variant.changed_constant(self.watch.writes) if is_first else ""
@@ -267,7 +267,7 @@ class SessionLoop(LoopSteps):
             step.revalidation.call(expected, func, args, kwargs)
         return expected.tokens(self, step.outputs)
 
-    def backward(self, token: Numbers) -> None:
+    def backward(self, token: LazyTensor) -> None:
         """Handle the loop's call of `backward()`."""
         step = self._step
         if step is not None and step.recorded is not None:  # it began on tokens
@@ -296,7 +296,7 @@ class SessionLoop(LoopSteps):
         if place:
             self._gradients.require_same(step.variant.recording.first_gradients)
         if step.revalidation is not None:
-            self._gradients.vanish()
+            self._gradients.discard_lazy()
             step.revalidation.backward()
         names = step.variant.recording.first_gradients
         first = ReturnedGradients(self.readback, step.variant, step.outputs)

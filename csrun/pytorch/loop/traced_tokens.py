@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from csrun.pytorch.loop.host_eval import Computation, Lazy, Result
-from csrun.pytorch.loop.loop_step import MadeCall
+from csrun.pytorch.loop.host_eval import Computation, LazyResult, Result
+from csrun.pytorch.loop.loop_step import TokenCall
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import result_of
-from csrun.pytorch.step.step_outputs import InStep, Slot, StepOutputs
+from csrun.pytorch.step.step_outputs import Slot, StepOutputs, StepValue
 from csrun.pytorch.step.tokens import Token
 
 
@@ -35,7 +35,7 @@ class TracedTokens:
         self._computed: dict[Computation, list[Any]] = {}
         outputs.recorded = self._traced
 
-    def call_again(self, made: MadeCall) -> None:
+    def call_again(self, made: TokenCall) -> None:
         """Repeat a call of the loop, whose results it has as tokens."""
         args, kwargs = self.of((made.args, made.kwargs))
         if made.random_state is not None:
@@ -56,11 +56,11 @@ class TracedTokens:
         return tree_map(self._value, tree)
 
     def _value(self, leaf: Any) -> Any:
-        if isinstance(leaf, Token | InStep) and leaf.step is self._outputs:
+        if isinstance(leaf, Token | StepValue) and leaf.step is self._outputs:
             at = leaf.in_step if isinstance(leaf, Token) else leaf
             found = self._traced.get(at.slot)
             return leaf if found is None else _apart(found, at.is_detached)
-        if isinstance(leaf, Lazy):
+        if isinstance(leaf, LazyResult):
             if not self._is_of_step(leaf.result.of):
                 return leaf
             return _apart(self._value(leaf.result), leaf.is_detached)
@@ -70,7 +70,7 @@ class TracedTokens:
 
     def _is_of_step(self, computation: Computation) -> bool:
         return any(
-            isinstance(source, InStep) and source.step is self._outputs
+            isinstance(source, StepValue) and source.step is self._outputs
             for source in computation.sources()
         )
 

@@ -28,7 +28,7 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import carried
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import Numbers
+from csrun.pytorch.step.tokens import LazyTensor
 
 
 class UpdatingLoop(SessionLoop):
@@ -62,7 +62,7 @@ class UpdatingLoop(SessionLoop):
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorded, leaves = self._open_step, leaves_of(args, kwargs)
-        is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
+        is_own = not any(isinstance(leaf, LazyTensor | TracedTensor) for leaf in leaves)
         if recorded is not None and self._is_done(recorded, leaves):
             self.end_step()
             recorded = None

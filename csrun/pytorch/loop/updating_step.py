@@ -48,7 +48,7 @@ class UpdatingStep(RecordedStep):
             so_far, known = self._recorder.so_far(), self._computed_so_far
             return self._numbers.compute(so_far, [traced.value], computed=known)
 
-        return self._before.number_of(traced.value, compute)
+        return self._before.tensor_of(traced.value, compute)
 
     def have_returned(self, tensors: Iterable[TracedTensor]) -> None:
         """Make the program return values to the host."""

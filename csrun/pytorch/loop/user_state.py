@@ -9,7 +9,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
+from csrun.pytorch.optimizers.state_proxy import StateProxy, state_written_error
 from csrun.pytorch.run.script_run import ScriptRun
 
 
@@ -41,7 +41,7 @@ class UserState:
     ) -> None:
         self._loop, self._run, self._model = loop, run, model
         self._optimization = optimization
-        self.optimizer_state: WatchedState | None = None
+        self.optimizer_state: StateProxy | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -54,14 +54,14 @@ class UserState:
         return self._run.replay.is_on
 
     @property
-    def is_apart(self) -> bool:
+    def is_in_store(self) -> bool:
         """True if only the store has the values: outside of a recorded step."""
         step = self._loop.step
         is_recorded = step is not None and step.recorded is not None and not step.status.is_over
         return self.has_begun and not is_recorded
 
     @property
-    def are_gone(self) -> bool:
+    def are_lost(self) -> bool:
         """True if the values of the script's last step are lost, since an earlier run computed
         it.
         """
@@ -70,7 +70,7 @@ class UserState:
     @property
     def is_stale(self) -> bool:
         """True if the user's tensors may be older than the script's last step."""
-        return self.is_apart or self.are_gone
+        return self.is_in_store or self.are_lost
 
     def note_write(self, name: str) -> bool:
         """Note that the loop is about to write a tensor of the model.
@@ -91,11 +91,11 @@ class UserState:
 
     def note_shared(self) -> None:
         """Note that the loop has an array of weights, which it may write until the next step."""
-        if self.is_apart and not self.is_replayed:
+        if self.is_in_store and not self.is_replayed:
             self._run.users.keep_weights()
             self._run.are_written = True
 
-    def give_back(self) -> None:
+    def copy_back(self) -> None:
         """Copy the store's values to the user's objects.
 
         This ends an evaluation of a batch without a loader.
@@ -103,7 +103,7 @@ class UserState:
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
         step = self._loop.step
-        is_recorded = step is not None and not self.is_apart
+        is_recorded = step is not None and not self.is_in_store
         if step is not None and step.batches.is_pushed and not self._model.training:
             self._loop.end_step()
         elif is_recorded and not self._run.users.are_current:
@@ -112,7 +112,7 @@ class UserState:
                 "call and optimizer.step(): read it after optimizer.step()"
             )
         self._run.flush()
-        self._run.give_back()
+        self._run.copy_back()
 
     def set_counters(self) -> None:
         """Set the model's integer buffers to their values at this line of the script.
@@ -144,9 +144,9 @@ class UserState:
         self._optimization.check_options()
         self._run.require_known_state()
 
-    def require_state_as_given(self) -> None:
+    def require_unchanged_state(self) -> None:
         """Raises: UsageError if the script has written the optimizer's state"""
-        if not self._run.users.has_optimizer_as_given():
+        if not self._run.users.has_unchanged_optimizer():
             raise state_written_error()
 
     def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from csrun.base.mode import RunMode
-from csrun.pytorch.gradients.edits import Edit, KeptEdits
+from csrun.pytorch.gradients.edits import Edit, StepEdits
 from csrun.pytorch.loop import program_limits
 from csrun.pytorch.loop.edited_variants import EditedVariants
 from csrun.pytorch.loop.loop_step import LoopStep
@@ -108,15 +108,15 @@ class VariantCache:
         """True if its first steps are over; only checked variants get edited forms."""
         return self._recordings.get(variant, CHECKED_STEPS) >= CHECKED_STEPS
 
-    def edited(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+    def edited(self, variant: StepVariant, edits: StepEdits) -> StepVariant:
         """Return the variant with the loop's edits of the gradients."""
         return self._edited.variant_of(variant, edits)
 
-    def begun(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+    def begun(self, variant: StepVariant, edits: StepEdits) -> StepVariant:
         """Return the variant of a step with these edits so far."""
         return self._edited.begun(variant, edits)
 
-    def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
+    def norm_edit(self, variant: StepVariant, edits: StepEdits) -> Edit | None:
         """Return the edit that computes the norm by which all gradients are clipped, or None."""
         return self._edited.norm_edit(variant, edits)
 

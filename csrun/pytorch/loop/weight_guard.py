@@ -16,7 +16,7 @@ from csrun.pytorch.record.arguments import leaves_of, written_by
 from csrun.pytorch.record.unsupported import LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import name_of
 from csrun.pytorch.step.mutation_counters import ModuleSets, ParameterSets
-from csrun.pytorch.step.tokens import Numbers
+from csrun.pytorch.step.tokens import LazyTensor
 from csrun.pytorch.weights.hidden_reads import hidden_reads
 from csrun.pytorch.weights.sync import require_memory
 
@@ -28,7 +28,7 @@ class GuardedState(Protocol):
     """State of the user's model, as used by the guard."""
 
     @property
-    def is_apart(self) -> bool:
+    def is_in_store(self) -> bool:
         """True if the store has the values."""
 
     @property
@@ -36,10 +36,10 @@ class GuardedState(Protocol):
         """True if the user's tensors may be older than the script's last step."""
 
     @property
-    def are_gone(self) -> bool:
+    def are_lost(self) -> bool:
         """True if those values are lost, since an earlier run computed the step."""
 
-    def give_back(self) -> None:
+    def copy_back(self) -> None:
         """Copy the store's values to the user's tensors."""
 
     def set_counters(self) -> None:
@@ -93,10 +93,10 @@ class WeightGuard(TorchDispatchMode):
     def _give_back(self, names: Iterable[str]) -> None:
         """Make tensors of the model have their values at this line of the script."""
         require_memory(self._model)
-        if self._state.is_apart and self._integers.issuperset(names):
+        if self._state.is_in_store and self._integers.issuperset(names):
             self._state.set_counters()
         else:
-            self._state.give_back()
+            self._state.copy_back()
 
     def _share(self, tensor: torch.Tensor) -> None:
         self._read(tensor)
@@ -147,7 +147,7 @@ class WeightGuard(TorchDispatchMode):
         name = self._names[places[0]]
         if self._state.note_write(name):
             require_memory(self._model)
-            self._state.give_back()
+            self._state.copy_back()
         set_it()
         at = _MEMORY(parameter)
         if _kind_of(parameter) != was or (at != self._places[places[0]] and at in self._places):
@@ -188,15 +188,15 @@ class WeightGuard(TorchDispatchMode):
         if written is not None:
             self.writes += 1
         if found and is_users_call() and self._state.is_stale:
-            if func.is_view and self._state.are_gone:  # it reads nothing
+            if func.is_view and self._state.are_lost:  # it reads nothing
                 return call_for_user(func, args, kwargs)
             if written:
-                is_first = not self._state.is_apart  # before the block's first step
+                is_first = not self._state.is_in_store  # before the block's first step
                 if is_first or not self._state.note_write(written):
                     return call_for_user(func, args, kwargs)
             if written:
                 require_memory(self._model)
-                self._state.give_back()
+                self._state.copy_back()
             else:
                 self._give_back(found)
         return call_for_user(func, args, kwargs)
@@ -266,7 +266,7 @@ class WeightCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         leaves = leaves_of(args, kwargs)
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(
-            isinstance(leaf, Numbers) for leaf in leaves
+            isinstance(leaf, LazyTensor) for leaf in leaves
         ):
             found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
             if found is not None:

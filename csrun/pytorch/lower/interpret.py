@@ -17,7 +17,7 @@ from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 from csrun.pytorch.record.torch_modes import above_autograd, onednn
 from csrun.pytorch.record.traced import TracedTensor
 
-Numbers = dict[Ref, torch.Tensor]
+LazyTensor = dict[Ref, torch.Tensor]
 _OF_LABELS = ("aten.nll_loss", "aten.gather", "aten.scatter")  # PyTorch requires int64 for these
 Masks = Mapping[int, torch.Tensor]
 
@@ -28,8 +28,8 @@ def interpret(
     given: Mapping[str, torch.Tensor] | None = None,
     draw: MaskKey | None = None,
     known: Mapping[Ref, torch.Tensor] | None = None,
-    computed: Numbers | None = None,
-) -> Numbers:
+    computed: LazyTensor | None = None,
+) -> LazyTensor:
     """Compute values of a recording with PyTorch, from the leaves of step 1.
 
     given: replacements of leaves, by name.
@@ -70,7 +70,7 @@ class _ComputedValues(dict[Ref, torch.Tensor]):
         return self._of_leaf(ref)
 
 
-def _compute(number: int, op: RecordedOperator, numbers: Numbers, masks: Masks) -> None:
+def _compute(number: int, op: RecordedOperator, numbers: LazyTensor, masks: Masks) -> None:
     arguments, keywords = tree_map(
         lambda a: numbers[a] if isinstance(a, Ref) else a, (op.arguments, dict(op.keywords))
     )
@@ -107,7 +107,7 @@ def _has_dropout(recording: Recording, needed: Iterable[int]) -> bool:
 
 def numbers_of_batch(
     recording: Recording, wanted: Iterable[Ref], known: Mapping[Ref, torch.Tensor] | None = None
-) -> Numbers:
+) -> LazyTensor:
     """Compute values that only depend on the batch, with the same bits on any number of CPUs."""
     with onednn(True), on_one_thread():
         return interpret(recording, wanted, known=known)

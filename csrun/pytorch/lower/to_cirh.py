@@ -260,7 +260,7 @@ class _Importer:
             return value
         name = f"script_{self._script_tensors}"
         self._script_tensors += 1
-        value = self._builder.leaf(InputOp, declared, symbol=name, of_script=True)
+        value = self._builder.leaf(InputOp, declared, symbol=name, from_script=True)
         value.name_hint = name
         return value
 

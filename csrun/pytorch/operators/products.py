@@ -67,8 +67,8 @@ def grouped_mm(
         return e.emit(GroupedOuterOp, a, b, ends)
     if rank(a) == 2:
         return e.emit(GroupedMmOp, a, b, ends)
-    turned = e.emit(PermuteOp, b, dims=(1, 0)), e.emit(PermuteOp, a, dims=(0, 2, 1))
-    return e.emit(PermuteOp, e.emit(GroupedMmOp, *turned, ends), dims=(1, 0))
+    transposed = e.emit(PermuteOp, b, dims=(1, 0)), e.emit(PermuteOp, a, dims=(0, 2, 1))
+    return e.emit(PermuteOp, e.emit(GroupedMmOp, *transposed, ends), dims=(1, 0))
 
 
 EMITTERS: dict[str, Emitter] = {

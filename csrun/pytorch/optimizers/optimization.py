@@ -16,11 +16,11 @@ from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import LossScaling, ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
-from csrun.pytorch.optimizers.own_classes import OwnClassRule, rule_of_own_class
-from csrun.pytorch.optimizers.proof import require_rule
+from csrun.pytorch.optimizers.custom_classes import CustomClassRule, rule_of_custom_class
+from csrun.pytorch.optimizers.rule_check import require_rule
 from csrun.pytorch.optimizers.rules import RULES
+from csrun.pytorch.optimizers.state_proxy import unwrapped_state
 from csrun.pytorch.optimizers.update_counts import UpdateCounts
-from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.records.torch_names import stored_name
 
 NUMBERS = 3  # numbers of each group in a step: learning rate, weight decay, momentum
@@ -39,7 +39,7 @@ class LossScale:
 
 def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
     """Return the rule of an optimizer; None for one that is recorded with the step."""
-    return RULES.get(type(optimizer)) or rule_of_own_class(optimizer)
+    return RULES.get(type(optimizer)) or rule_of_custom_class(optimizer)
 
 
 class Optimization:
@@ -71,7 +71,7 @@ class Optimization:
         self._updates = UpdateCounts()
         self._add_groups()
         self.check_options()
-        if isinstance(self._rule, OwnClassRule):
+        if isinstance(self._rule, CustomClassRule):
             require_rule(optimizer, self._rule, self._line)
 
     @property
@@ -196,7 +196,7 @@ class Optimization:
 
     def earlier_in(self, name: str, numbers: Sequence[float], steps: int) -> int:
         """Return a parameter's updates before a step. steps: before it; numbers: of the step."""
-        place = self._places.get(("count", self._updates.number_of(name)), len(numbers))
+        place = self._places.get(("count", self._updates.tensor_of(name)), len(numbers))
         return int(numbers[place]) if place < len(numbers) else steps
 
     def _numbers_of(self, number: int, group: Mapping[str, Any]) -> GroupNumbers:
@@ -286,7 +286,7 @@ class Optimization:
     def require_new(self) -> None:
         """Raises: UsageError for optimizer state that a new run does not have"""
         for name, parameter in self._parameters():
-            state = unwatched_state(self.optimizer).get(parameter, {})
+            state = unwrapped_state(self.optimizer).get(parameter, {})
             if self._rule.has_begun(state):
                 raise UsageError(
                     f"{self._line}: the optimizer has taken steps already (it has state of {name}) "
@@ -299,7 +299,7 @@ class Optimization:
         found: dict[str, torch.Tensor] = {}
         updates, groups = dict.fromkeys(self.groups(), 0), self.groups()
         for name, parameter in self._parameters():
-            state = unwatched_state(self.optimizer).get(parameter, {})
+            state = unwrapped_state(self.optimizer).get(parameter, {})
             if not self._rule.has_begun(state):
                 continue
             _, group = groups[name]
@@ -310,7 +310,7 @@ class Optimization:
         self._updates.begin_at(updates, steps)
         return found, steps
 
-    def give_back(self, state: Mapping[str, Array], steps: int) -> None:
+    def copy_back(self, state: Mapping[str, Array], steps: int) -> None:
         """Write the state after this many steps into PyTorch's optimizer, in its own form.
 
         state: of the store, by the names of checkpoints.
@@ -325,7 +325,7 @@ class Optimization:
                     if key in state
                 }
                 if given := self._rule.state(slots, groups[name][1], updates):
-                    unwatched_state(self.optimizer)[parameter].update(given)
+                    unwrapped_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [

@@ -10,7 +10,7 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.executable.arrays import Array
 from csrun.pytorch.errors import is_from_call, user_line
-from csrun.pytorch.optimizers.first_state import create_state
+from csrun.pytorch.optimizers.initial_optimizer_state import create_state
 from csrun.pytorch.optimizers.optimization import Form, Optimization
 from csrun.pytorch.record.model_group import ModelGroup
 
@@ -122,7 +122,7 @@ class RecordedUpdates(Optimization):
         """Return an empty state: loaded state is in the group's buffers."""
         return {}, 0
 
-    def give_back(self, state: Mapping[str, Array], steps: int) -> None:
+    def copy_back(self, state: Mapping[str, Array], steps: int) -> None:
         """Do nothing: the group's buffers are the optimizers' own tensors."""
 
 

@@ -14,7 +14,7 @@ from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
 if TYPE_CHECKING:
-    from csrun.pytorch.record.known_backward import KnownBackward
+    from csrun.pytorch.record.cached_backward import CachedBackward
     from csrun.pytorch.record.recorder import StepRecorder
 
 
@@ -41,7 +41,7 @@ def _is_followed(tensor: Any) -> bool:
     """True if a Session records backward() of a tensor: a value of its own, not recursively."""
     if isinstance(tensor, TracedTensor):
         recorder = tensor.recorder
-        return recorder.is_finished or not recorder.backward.is_under_way
+        return recorder.is_finished or not recorder.backward.is_in_progress
     original = torch.Tensor.backward
     return isinstance(tensor, torch.Tensor) and type(tensor).backward != original
 
@@ -64,7 +64,7 @@ class RecordedBackward:
         self.forward_end: int | None = None
         self.end = 0
         self.is_watched = False
-        self.known: KnownBackward | None = None
+        self.known: CachedBackward | None = None
         self.first_gradients: dict[str, Ref] = {}
         self.require_cleared: Callable[[], Collection[str]] = lambda: ()
         self._zeros: dict[str, torch.Tensor] = {}
@@ -82,7 +82,7 @@ class RecordedBackward:
         return None if self._loss is None else self._loss.value
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         """True if PyTorch is computing gradients."""
         return self.forward_end is not None and not self.end
 

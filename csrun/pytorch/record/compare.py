@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils._pytree import tree_flatten, tree_map
 
+from csrun.pytorch.record.equal_bits import are_same_values, have_equal_bits
 from csrun.pytorch.record.recording import (
     GraphLeaf,
     LeafSource,
@@ -15,7 +16,6 @@ from csrun.pytorch.record.recording import (
     Ref,
     ancestors,
 )
-from csrun.pytorch.record.same_numbers import are_same_values, have_same_numbers
 
 #: Operators of a tensor of floats and a number, which do the same with a tensor without axes.
 _TAKE_NUMBERS = frozenset(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
@@ -227,7 +227,7 @@ def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
     ) and leaf.source is not LeafSource.CONSTANT:
         return f"{now.source} {now.name} is read where step 1 read {leaf.source} {leaf.name}"
     is_constant = LeafSource.CONSTANT in (leaf.source, now.source)
-    if is_constant and not have_same_numbers(leaf.tensor, now.tensor):
+    if is_constant and not have_equal_bits(leaf.tensor, now.tensor):
         return f"{now.name}: a tensor created here has different values than in step 1"
     return None
 

@@ -68,7 +68,7 @@ class FunctionCapture(TorchFunctionMode):
         if self._recorder.is_finished:
             return call_for_user(func, args, kwargs)
         func, args, kwargs = without_halves(func, args, kwargs, self._recorder.float_type)
-        if func is torch.Tensor.backward and not self._recorder.backward.is_under_way:
+        if func is torch.Tensor.backward and not self._recorder.backward.is_in_progress:
             self._run_backward(args, kwargs)
             return None
         if func in WATCHING:

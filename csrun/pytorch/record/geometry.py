@@ -76,7 +76,7 @@ class Results(NamedTuple):
     kind: Callable[[Any], Any] | None
 
 
-class KnownResults:
+class CachedResults:
     """Results of operators by the geometries and numbers of their arguments."""
 
     def __init__(self) -> None:

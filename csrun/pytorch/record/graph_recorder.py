@@ -17,11 +17,12 @@ from torch._subclasses.fake_tensor import (
 from csrun.pytorch.deferred_init.tape import is_deferred, materialize
 from csrun.pytorch.errors import CaptureError, call_for_user
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
-from csrun.pytorch.record.fresh_tensors import FreshTensors
-from csrun.pytorch.record.geometry import Geometry, KnownResults
+from csrun.pytorch.record.created_tensors import CreatedTensors
+from csrun.pytorch.record.geometry import CachedResults, Geometry
 from csrun.pytorch.record.in_place import base_of, strided
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.model_tensors import ModelTensors, modules_of, tensors_of
+from csrun.pytorch.record.operator_cache import OperatorCache
 from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import (
     STRIDED,
@@ -32,7 +33,6 @@ from csrun.pytorch.record.recording import (
     TensorKind,
     returns_view,
 )
-from csrun.pytorch.record.repeated import RepeatedOperators
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.shape_rules import SHAPE_RULES
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -57,9 +57,9 @@ class GraphRecorder:
         self.operators: list[RecordedOperator] = []
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
-        self.repeated = RepeatedOperators(self)
+        self.repeated = OperatorCache(self)
         self.known: dict[int, TracedTensor] = {}
-        self.fresh = FreshTensors(self)
+        self.fresh = CreatedTensors(self)
         self.plain = PlainTensors(self)
 
     @property
@@ -364,7 +364,7 @@ class GraphRecorder:
         return [TracedStorage() for _ in range(results)]
 
 
-_KNOWN = KnownResults()
+_KNOWN = CachedResults()
 #: Operators whose results have the same geometry for any number, such as an optimizer's step size.
 _OF_ANY_NUMBER = frozenset(
     getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")

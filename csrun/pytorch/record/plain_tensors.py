@@ -10,8 +10,8 @@ import torch
 
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.record.arguments import map_arguments
+from csrun.pytorch.record.equal_bits import have_equal_bits
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
-from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -110,7 +110,7 @@ class PlainTensors:
         """Return a copy of a tensor's numbers; the same copy until they change."""
         now = materialize(tensor)
         _, numbers = self._copies.get(id(tensor), (None, None))
-        if numbers is None or not have_same_numbers(numbers, now):
+        if numbers is None or not have_equal_bits(numbers, now):
             numbers = now.detach().clone()
             self._copies[id(tensor)] = tensor, numbers
         return numbers

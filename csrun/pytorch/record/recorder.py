@@ -14,15 +14,14 @@ from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
+from csrun.pytorch.record.call_matcher import CallMatcher, UnknownCalls
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
-from csrun.pytorch.record.counted_buffers import CountedBuffers
 from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
-from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.functions import FunctionCapture
 from csrun.pytorch.record.graph_recorder import GraphRecorder
+from csrun.pytorch.record.host_buffers import HostBuffers
 from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
-from csrun.pytorch.record.made_recording import recording_of
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
 from csrun.pytorch.record.plain_tensors import is_sparse
@@ -33,6 +32,7 @@ from csrun.pytorch.record.recording import (
     Recording,
     Ref,
 )
+from csrun.pytorch.record.recording_builder import build_recording
 from csrun.pytorch.record.tensor_lists import is_of_lists, record_each
 from csrun.pytorch.record.torch_modes import onednn
 from csrun.pytorch.record.traced import TracedTensor
@@ -86,11 +86,11 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.writes = InPlaceWrites(self)
         self.draws = ForwardDraws(self)
         self.host = HostOperators(self)
-        self.counters = CountedBuffers(self)
+        self.counters = HostBuffers(self)
         self.reads: list[LoopRead] = []
         self.backward = RecordedBackward(self)
         self.first_node, self.depth = torch.autograd._get_sequence_nr(), 0
-        self.followed: FollowedCalls | None = None
+        self.followed: CallMatcher | None = None
         self._entered: ExitStack | None = None
         self._is_finished = False
 
@@ -154,13 +154,13 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             "cbtorch.dataloader out, so that the chief makes the batches"
         )
 
-    def follow(self, making: Making) -> FollowedCalls:
+    def follow(self, making: UnknownCalls) -> CallMatcher:
         """Follow the calls of earlier steps from now on, after the batch."""
         batch = tuple(self.known[id(leaf.tensor)].geometry for leaf in self.leaves)
-        self.followed = FollowedCalls(self, self.repeated.known.tree(batch), making)
+        self.followed = CallMatcher(self, self.repeated.known.tree(batch), making)
         return self.followed
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Forget everything except the batch: the calls of the step so far are repeated."""
         self.forget_values()
         self.host.forget()
@@ -230,7 +230,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
         """Return the recording so far."""
-        return recording_of(self, gradients or {})
+        return build_recording(self, gradients or {})
 
     # Dispatch.
 
@@ -245,7 +245,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         if self.is_in_update and has_number(func, kwargs):
             return record_scaled(self, func, args, kwargs)
         if self.followed is not None:
-            self.followed.see_operator(args, kwargs)
+            self.followed.observe_operator(args, kwargs)
         if are_saved_through_hooks():
             self.backward.is_watched = True
         if not torch.is_inference_mode_enabled():

@@ -214,7 +214,7 @@ class TracedTensor(torch.Tensor):
         """Return a tensor of the current value, which no write changes."""
         return TracedTensor(self.like, self.value, TracedStorage(), self.recorder)
 
-    def become_as(self, other: TracedTensor) -> None:
+    def replace_by(self, other: TracedTensor) -> None:
         """Become another tensor, also for autograd; the other one must not be used any more."""
         place = self.place
         torch._C._swap_tensor_impl(self, other)
@@ -236,7 +236,7 @@ class TracedTensor(torch.Tensor):
             written = target.numbers().clone()
             rest, options = tree_map(_value_of, (args[1:], kwargs or {}))
             call_for_user(func, (written, *rest), options)
-            target.become(written)
+            target.rebind(written)
             return target
         kwargs = kwargs or {}
         if (found := _recorder_of(args, kwargs).defer(func, args, kwargs)) is not None:
@@ -273,7 +273,7 @@ class TracedTensor(torch.Tensor):
         )
         return FETCHED_AHEAD if is_batch else EARLIER_STEP
 
-    def become(self, value: Any) -> None:
+    def rebind(self, value: Any) -> None:
         """Take a new value, after a write by the loop after its step.
 
         value: a tensor, or an object with `numbers()`.

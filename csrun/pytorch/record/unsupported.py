@@ -55,7 +55,7 @@ EARLIER_STEP = (
 )
 
 
-class OfNumbersError(CaptureError):
+class DataDependentError(CaptureError):
     """An operator's result or its shape depends on values, which the loop itself may read."""
 
 
@@ -68,7 +68,7 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
     reason = next((text for tag, text in _REASONS.items() if tag in func.tags), None)
     if reason is None or _is_integer_index(func, given):
         return None
-    return OfNumbersError(f"{line}: {func}: {reason}")
+    return DataDependentError(f"{line}: {func}: {reason}")
 
 
 def _is_integer_index(func: Any, given: Sequence[torch.Tensor]) -> bool:

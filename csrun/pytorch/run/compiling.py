@@ -55,7 +55,7 @@ class Compiling:
             )
         self.accumulates, self.trained, self.layers, self.window_bytes = True, None, (), 0
 
-    def asked(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
+    def configured(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """Return the tracing and the compile options of a variant."""
         systems = len(self.target.systems)
         tracing = tracing_of(variant, self.users.optimization, run.config, systems)
@@ -69,7 +69,7 @@ class Compiling:
 
         begins: initial checkpoint of the run, for a comparison of the weights.
         """
-        tracing, options = self.asked(run, variant)
+        tracing, options = self.configured(run, variant)
         traced = tracing.trace(options)
         if begins is not None and variant.trains:
             begins.require_same(traced.weights())
@@ -140,7 +140,7 @@ def options_of(
     try:
         _require_shares(variant, len(target.systems))
         options = compile_options(tracing.config, variant.run_mode, target)
-        return tracing.asked(msgspec.structs.replace(options, accumulates=accumulates))
+        return tracing.configured(msgspec.structs.replace(options, accumulates=accumulates))
     except UsageError as error:
         raise UsageError(f"{user_line()}: {error}") from error
 

@@ -12,19 +12,19 @@ from itertools import accumulate, count, takewhile
 from csrun.base.errors import CsrunError
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import keep_norms, keep_results
-from csrun.pytorch.step.queued_step import QueuedStep, gathering_of
+from csrun.pytorch.step.queued_step import QueuedStep, accumulated_batches_of
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import WeightSync
-from csrun.runtime.chief.machine import Ordered, Program
+from csrun.runtime.chief.machine import OrderedSteps, Program
 from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.chief.training import Training
-from csrun.runtime.wire.messages import Gathering, StepOrder
+from csrun.runtime.wire.messages import AccumulatedBatches, StepOrder
 
 EARLIEST = 4  # minimum number of steps that are ordered early
 
 
 @dataclass(frozen=True)
-class _UnderWay:
+class _InFlight:
     """Steps of one variant, of which at least some are ordered. ends: those with an update."""
 
     variant: StepVariant
@@ -32,7 +32,7 @@ class _UnderWay:
     steps: list[QueuedStep]
     ends: list[QueuedStep]
     training: Training
-    order: Ordered
+    order: OrderedSteps
 
 
 class TrainingOrders:
@@ -44,10 +44,10 @@ class TrainingOrders:
         self._users, self._replay = users, replay
         self._running: StepVariant | None = None
         self._program: Program | None = None
-        self._under_way: _UnderWay | None = None
+        self._under_way: _InFlight | None = None
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         """True if an order has no answer yet, or one that was not read."""
         return self._under_way is not None
 
@@ -73,7 +73,7 @@ class TrainingOrders:
         self._running, self._program = variant, program
         training.use(program)
         while steps:
-            self.begin(training, steps, gathering_of(steps) if accumulates else None)
+            self.begin(training, steps, accumulated_batches_of(steps) if accumulates else None)
             steps = self.finish(training)
 
     def update(
@@ -82,7 +82,7 @@ class TrainingOrders:
         """Apply the update of a step whose batches have all run."""
         training.use(program)
         self._running = self._program = None
-        self._begin(training, variant, program, [], [step], Gathering(step.place))
+        self._begin(training, variant, program, [], [step], AccumulatedBatches(step.place))
         self._finish(training)
 
     def ready(self, queued: list[QueuedStep]) -> int:
@@ -90,20 +90,23 @@ class TrainingOrders:
         variant, program = self._running, self._program
         if variant is None or program is None or variant.program is not program:
             return 0
-        if not program.runs_apart or not queued or queued[0].batch != variant.batches.next:
+        if not program.runs_asynchronously or not queued or queued[0].batch != variant.batches.next:
             return 0
         follow = zip(queued[:-1], count(queued[0].batch), strict=False)
         return sum(1 for _ in takewhile(lambda each: _is_ready(variant, *each), follow))
 
     def begin(
-        self, training: Training, steps: list[QueuedStep], gathering: Gathering | None = None
+        self,
+        training: Training,
+        steps: list[QueuedStep],
+        accumulation: AccumulatedBatches | None = None,
     ) -> None:
         """Order steps of the variant that has run last. gathering: which batches end a step."""
         variant, program = self._running, self._program
         assert variant is not None, "run before"
         assert program is not None, "run before"
         ends = [step for step in steps if step.ends_step]
-        self._begin(training, variant, program, steps, ends, gathering)
+        self._begin(training, variant, program, steps, ends, accumulation)
 
     def _begin(
         self,
@@ -112,12 +115,12 @@ class TrainingOrders:
         program: Program,
         steps: list[QueuedStep],
         ends: list[QueuedStep],
-        gathering: Gathering | None,
+        accumulation: AccumulatedBatches | None,
     ) -> None:
         self._users.are_current = False
         keeps_all = any(step.outputs.wanted() for step in steps[:-1])
-        order = training.order([step.numbers for step in ends], keeps_all, gathering)
-        self._under_way = _UnderWay(variant, program, steps, ends, training, order)
+        order = training.order([step.numbers for step in ends], keeps_all, accumulation)
+        self._under_way = _InFlight(variant, program, steps, ends, training, order)
 
     def finish(self, training: Training) -> list[QueuedStep]:
         """Wait for the order; return the steps that it did not run.
@@ -130,7 +133,7 @@ class TrainingOrders:
         under_way.variant.batches.next = under_way.steps[0].batch + done
         return under_way.steps[done:]
 
-    def _finish(self, training: Training) -> tuple[_UnderWay, int]:
+    def _finish(self, training: Training) -> tuple[_InFlight, int]:
         """Return the order in progress, and how many batches were run."""
         under_way = self._under_way
         assert under_way is not None, "begun"
@@ -145,7 +148,7 @@ class TrainingOrders:
         """Drop the order in progress, because the system is released."""
         self._running = self._program = self._under_way = None
 
-    def keep_taken(self, first: int, count: int) -> None:
+    def log_finished(self, first: int, count: int) -> None:
         """Store losses and outputs of training steps before a signal may end the run.
 
         first: the first step.
@@ -200,4 +203,4 @@ def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:
     """
     is_next = step.variant is variant and step.batch == batch and step.ends_step and not step.place
     is_next = is_next and step.inputs is None
-    return is_next and step.outputs.asks_for(variant.outputs)
+    return is_next and step.outputs.has_only_requested(variant.outputs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from csrun.base.errors import UsageError
 from csrun.context import Preparation, analysis_dir
-from csrun.estimator.prepare import prepare_traced, say_prepared
+from csrun.estimator.prepare import log_prepared, prepare_traced
 from csrun.estimator.target import compile_target
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.run.compiling import Compiling
@@ -88,9 +88,9 @@ class Prepared(ScriptRun):
         self._prepared.add(variant)
         data = variant.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
-        tracing, options = self._compiling.asked(run, variant)
+        tracing, options = self._compiling.configured(run, variant)
         prepare_traced(run, tracing, options, self.only)
-        say_prepared(self.only, variant.run_mode)
+        log_prepared(self.only, variant.run_mode)
 
 
 def require_no_feeding() -> None:

@@ -31,7 +31,7 @@ log = logging.getLogger("csrun")
 _SCALE = Ref(-(2**31))  # among the logged values of a step: the loss scale after it
 
 
-class GoneError(UsageError):
+class ValueLostError(UsageError):
     """A value of a step is not available any more."""
 
 
@@ -49,13 +49,13 @@ class Replay:
     found: Checkpoint | None = None
     resumed: int = 0
     step: int = 0
-    _made: int = 0  # training steps of the loops
+    _done: int = 0  # training steps of the loops
     _kept: ValueLog | None = None
     _is_held: bool = False
 
     def begin_at(self, step: int) -> None:
         """Count steps from this number, for optimizer state that the script has loaded."""
-        self.resumed = self.step = self._made = step
+        self.resumed = self.step = self._done = step
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -106,14 +106,14 @@ class Replay:
         return self.found
 
     @property
-    def made(self) -> int:
+    def done(self) -> int:
         """Number of training steps that the loops have made, including those of an earlier run."""
-        return self._made
+        return self._done
 
     @property
     def is_on(self) -> bool:
         """True if the loop is in steps that an earlier run has computed."""
-        return self._made < self.resumed
+        return self._done < self.resumed
 
     @property
     def has_checkpoint(self) -> bool:
@@ -123,25 +123,25 @@ class Replay:
     @property
     def is_at_start(self) -> bool:
         """True before the first replayed step: the user's objects have their initial values."""
-        return self.is_on and self._made == 0
+        return self.is_on and self._done == 0
 
     def require_over(self) -> None:
         """Raises: UsageError during the steps that an earlier run has computed, after the first"""
         if self.is_on and not self.is_at_start:
             raise UsageError(
-                f"{user_line()}: step {self._made + 1} was taken by an earlier run, and its "
+                f"{user_line()}: step {self._done + 1} was taken by an earlier run, and its "
                 "weights are gone: skip this line where the Session's is_replayed is true"
             )
 
     @property
     def has_lost_weights(self) -> bool:
         """True if the loop is after a replayed step whose weights are lost."""
-        return self.is_on and self._made > 0 and not self.users.are_current
+        return self.is_on and self._done > 0 and not self.users.are_current
 
     def refuse_lost_weights(self) -> NoReturn:
         """Raises: UsageError if the script reads the model between two Sessions"""
         raise UsageError(
-            f"{user_line()}: step {self._made} was taken by an earlier run, and its checkpoint was "
+            f"{user_line()}: step {self._done} was taken by an earlier run, and its checkpoint was "
             "removed: skip this line where the Session's is_replayed is true, or keep more "
             "checkpoints by initialize(keep_checkpoint_max=...)"
         )
@@ -149,8 +149,8 @@ class Replay:
     def takes(self, step: QueuedStep) -> bool:
         """True if an earlier run has computed a step; the step then gets that run's loss."""
         outputs, is_on = step.outputs, self.is_on
-        self._made += step.variant.trains and step.ends_step
-        outputs.trained = self._made
+        self._done += step.variant.trains and step.ends_step
+        outputs.trained = self._done
         if is_on:
             self.users.are_current = False
             if self.found is not None and not self.is_on:
@@ -164,14 +164,14 @@ class Replay:
     def value(self, values: StepOutputs, ref: Ref) -> torch.Tensor | None:
         """Return a value of a step that an earlier run has read, or None.
 
-        Raises: GoneError for a value of a replayed step that it has not read
+        Raises: ValueLostError for a value of a replayed step that it has not read
         """
         is_replayed = values.status.progress is StepProgress.REPLAYED
-        if self._kept is None or (self._made > self.resumed and not is_replayed):
+        if self._kept is None or (self._done > self.resumed and not is_replayed):
             return None
         found = self._kept.value(values.number, ref.number)
         if found is None and (self.is_on or is_replayed):
-            raise GoneError(
+            raise ValueLostError(
                 f"{user_line()}: step {values.number + 1} was taken by an earlier run, which did "
                 "not read this value: begin in a new model_dir, or read only what that run read"
             )
@@ -180,18 +180,18 @@ class Replay:
     def keep(self, values: StepOutputs, ref: Ref, tensor: torch.Tensor) -> None:
         """Log a value that the loop reads; no run resumes before it once its block has ended."""
         if self._kept is not None and self._is_held:
-            trained = self._made if values.trained is None else values.trained
+            trained = self._done if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
     def scale(self) -> ScaleState | None:
         """Return the loss scale that an earlier run has read here; None before the first step.
 
-        Raises: GoneError if it has not read it
+        Raises: ValueLostError if it has not read it
         """
-        found = None if self._kept is None else self._kept.value(self._made, _SCALE.number)
-        if found is None and self._made:
-            raise GoneError(
-                f"{user_line()}: step {self._made} was taken by an earlier run, which did not read "
+        found = None if self._kept is None else self._kept.value(self._done, _SCALE.number)
+        if found is None and self._done:
+            raise ValueLostError(
+                f"{user_line()}: step {self._done} was taken by an earlier run, which did not read "
                 "the loss scale: begin in a new model_dir, or read it where that run read it"
             )
         return None if found is None else ScaleState(*found.tolist())
@@ -200,7 +200,7 @@ class Replay:
         """Log the loss scale after the loops' steps so far, because the loop reads it."""
         if self._kept is not None and self._is_held:
             tensor = torch.tensor(state, dtype=torch.float64)
-            self._kept.add(self._made, _SCALE.number, self._made, tensor)
+            self._kept.add(self._done, _SCALE.number, self._done, tensor)
 
     def found_scale(self) -> ScaleState | None:
         """Return the loss scale of the checkpoint that a new machine starts from."""
@@ -215,13 +215,13 @@ class Replay:
             trained = [step.trained or 0 for step in steps]
             self._kept.add_losses([step.number for step in steps], trained, losses)
 
-    def give_back_found(self) -> None:
+    def load_found_checkpoint(self) -> None:
         """Copy the found checkpoint to the user's objects, if there is one."""
         if self.found is not None:
             self.users.load_checkpoint(self.found)
 
-    def give_back_kept(self) -> None:
+    def load_last_checkpoint(self) -> None:
         """Copy the checkpoint of a block's last step to the user's objects, if it exists."""
-        if self._made in checkpoints.kept_steps(self.model_dir):
-            path = self.model_dir / checkpoints.name_of(self._made)
+        if self._done in checkpoints.kept_steps(self.model_dir):
+            path = self.model_dir / checkpoints.name_of(self._done)
             self.users.load_checkpoint(checkpoints.open_checkpoint(path))

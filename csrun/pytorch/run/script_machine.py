@@ -64,10 +64,10 @@ class ScriptMachine:
             data=batches.number,
             is_pushed=batches.is_pushed,
         )
-        told, first = batches.loader.encode(), batches.upcoming
+        data_order, first = batches.loader.encode(), batches.upcoming
         last = batches.last_for(owner.rows, first)
         executable = with_window(owner.executable, window_bytes, target.system.sram_bytes)
-        place = machine_for(run, executable, target, step, last, told, first)
+        place = machine_for(run, executable, target, step, last, data_order, first)
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
         self._take(owner, self.machine)
@@ -138,9 +138,9 @@ class ScriptMachine:
         if batches.fed is None and whole is not variant:
             self.load(whole)
         if batches.fed is None:
-            data, told = batches.loader.dataset_of_batches, batches.loader.encode()
+            data, data_order = batches.loader.dataset_of_batches, batches.loader.encode()
             first, last = batches.upcoming, batches.last_for(variant.rows, batches.upcoming)
-            feed = Feed(data, batches.number, first, last, told)
+            feed = Feed(data, batches.number, first, last, data_order)
             feed = replace(feed, is_pushed=batches.is_pushed)
             batches.fed = program = self.machine.load(variant.executable, feed)
         else:
@@ -196,9 +196,9 @@ class ScriptMachine:
                 first_scale=self.first_scale,
                 estimated_step_s=self._estimated_step_s,
                 number_ranges=run.config.number_ranges,
-                beside=beside,
+                extra_tensors=beside,
             )
-            run.keep_command()
+            run.write_run_command()
             self._training = Training(self.machine, options, None, self._show, taken)
         if not self._is_in_block:
             self._in_block.enter_context(self._training)
@@ -248,7 +248,7 @@ class ScriptMachine:
 
     def write(self, weights: Mapping[str, Array]) -> bool:
         """Set other weights for the next step; False if that needs another machine."""
-        if self._training is None or not self._is_in_block or not self.machine.takes_writes:
+        if self._training is None or not self._is_in_block or not self.machine.has_writable_state:
             return False
         self._training.write(weights)
         return True

@@ -12,7 +12,7 @@ from csrun.pytorch.deferred_init.tape import is_on_meta
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.step_queue import StepQueue
-from csrun.pytorch.weights.gone_weights import GoneWeights
+from csrun.pytorch.weights.lost_weights_guard import LostWeightsGuard
 from csrun.pytorch.weights.store_copies import (
     StoredWeights,
     mapped,
@@ -59,27 +59,27 @@ class ScriptRun(StepQueue):
                 loader.changes.begin()
             self._in_block = opened.pop_all()
 
-    def take_users_values(self) -> None:
+    def read_user_weights(self) -> None:
         """Read the weights that the script has written since the last block's last step.
 
         Raises: UsageError if it has written the optimizer's state
         """
-        self.users.integers.take(self.replay.made)
+        self.users.integers.take(self.replay.done)
         if self.replay.is_on or self._machine is None or not self.users.are_current:
             return
-        self.users.require_optimizer_as_given()
+        self.users.require_unchanged_optimizer()
         if self.users.changed_weights(self._machine.machine.state):
             self._restart_machine()
 
     def require_known_state(self) -> None:
         """Raises: UsageError for optimizer state that the run's store does not have"""
         if self.replay.has_checkpoint:
-            self.users.require_optimizer_as_given()
+            self.users.require_unchanged_optimizer()
         elif self.users.optimization is not None:
             self._loaded, steps = self.users.optimization.loaded()
             self.replay.begin_at(steps)
 
-    def take_written(self) -> None:
+    def read_written_weights(self) -> None:
         """Continue from the weights that the loop has written between two steps."""
         are_written, self.are_written = self.are_written, False
         if not are_written or self._machine is None or self.replay.is_on:
@@ -87,7 +87,7 @@ class ScriptRun(StepQueue):
         self.flush()
         if not self.users.are_current:  # an array of weights was created within the step
             return
-        self.users.integers.take(self.replay.made + 1)
+        self.users.integers.take(self.replay.done + 1)
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:
                 self._writing.add(line)
@@ -96,7 +96,7 @@ class ScriptRun(StepQueue):
                 self._machine.save()
                 self._restart_machine()
 
-    def take_from_step(
+    def read_forward_writes(
         self, weights: Mapping[str, torch.nn.Parameter], counters: Collection[str]
     ) -> None:
         """Read the parameters that the next step's forward has written; the step starts from them.
@@ -105,7 +105,7 @@ class ScriptRun(StepQueue):
         counters: names of integer buffers.
         """
         if counters:
-            self.users.integers.take(self.replay.made + 1)
+            self.users.integers.take(self.replay.done + 1)
         if not weights or self.replay.is_on:
             return
         self.flush()
@@ -124,10 +124,10 @@ class ScriptRun(StepQueue):
         if self._machine is not None:
             self._results = self._machine.finish_block() or self._results
         if self.replay.is_on:
-            self.replay.give_back_kept()
+            self.replay.load_last_checkpoint()
         elif self.users.optimization is not None:
             self._put_in_file()
-            self.give_back()
+            self.copy_back()
 
     def _put_in_file(self) -> None:
         """Map the weights to the newest checkpoint, for a model with memory-mapped weights."""
@@ -139,18 +139,18 @@ class ScriptRun(StepQueue):
     def fail(self, error: BaseException) -> None:
         """Save and return what was trained, and release the system, because the loop has raised."""
         try:
-            self._rescue()
+            self._save_after_error()
         except CsrunError as another:
             log.warning(f"Steps after the newest checkpoint are lost: {another}")
         finally:
-            is_broken, results = self._broken_by is not None, None
+            is_broken, results = self._failure is not None, None
             if self.run.folder is not None and isinstance(error, Exception):
                 announce_failed(self.run.folder, error)
                 results = None if is_broken else {RUN_FAILED: 1.0}
-            self._let_go(results)
+            self._close_run(results)
 
-    def _rescue(self) -> None:
-        machine, by = self._machine, self._broken_by
+    def _save_after_error(self) -> None:
+        machine, by = self._machine, self._failure
         if by is not None:  # the store is between two steps, or within one
             is_whole = machine is not None and machine.has_ended
             is_whole |= isinstance(by, CsrunError) and not isinstance(by, PeerLost)
@@ -160,7 +160,7 @@ class ScriptRun(StepQueue):
             if machine is not None:
                 machine.save()
         if is_whole and machine is not None and not self.replay.is_on:
-            self.give_back()
+            self.copy_back()
 
     def leave_block(self) -> None:
         """Release resources that are held during a block only; the script may write weights after
@@ -173,7 +173,7 @@ class ScriptRun(StepQueue):
         optimization = self.users.optimization
         if optimization is not None and self.replay.has_lost_weights:
             refuse = self.replay.refuse_lost_weights
-            gone = GoneWeights(self.users.model, optimization.optimizer, refuse)
+            gone = LostWeightsGuard(self.users.model, optimization.optimizer, refuse)
             self._between_blocks.enter_context(gone)
 
     def train_with(self, optimization: Optimization) -> None:
@@ -188,15 +188,15 @@ class ScriptRun(StepQueue):
         """
         if self.is_open:
             results = {**self._results, **word}
-            self._let_go(results)
+            self._close_run(results)
             self._announce(results)
 
     def end(self) -> None:
         """End the run, after its last Session."""
         self._between_blocks.close()
 
-    def _let_go(self, results: Results | None) -> None:
-        self.is_open, self._broken_by = False, None
+    def _close_run(self, results: Results | None) -> None:
+        self.is_open, self._failure = False, None
         self._queued = []
         self._close_machine(results)
 
@@ -210,7 +210,7 @@ class ScriptRun(StepQueue):
         if self._machine is not None:
             self.users.copy_weights(self._machine.machine.state)
         else:
-            self.replay.give_back_found()
+            self.replay.load_found_checkpoint()
 
     def weights_of_store(self) -> Mapping[str, torch.Tensor]:
         """Return weights of a model without memory by name, each read on access.
@@ -232,7 +232,7 @@ class ScriptRun(StepQueue):
             self._machine.save()
         return newest_of(self.run.model_dir)
 
-    def give_back(self) -> None:
+    def copy_back(self) -> None:
         """Copy the store's values to the user's Parameters and optimizer.
 
         Raises: UsageError in steps that an earlier run has computed
@@ -244,4 +244,4 @@ class ScriptRun(StepQueue):
         if self._machine is not None:
             self.users.copy_all(self._machine.machine.state, self.replay.step)
         else:
-            self.replay.give_back_found()
+            self.replay.load_found_checkpoint()

@@ -13,7 +13,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.context import Role, TaskContext, current
 from csrun.estimator.input_report import NoReports
-from csrun.estimator.roles import next_run, role_in_training, serve
+from csrun.estimator.roles import next_run_folder, serve, task_role
 from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
@@ -27,33 +27,33 @@ from csrun.pytorch.weights.sync import WeightSync
 SCRIPT_IS_OVER = "script is over"  # among the results of a run: the other tasks end with the chief
 
 
-class BlockIsLeft(BaseException):
+class SkipBlock(BaseException):
     """Raised at the beginning of a Session's block in a task that does not run it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class SessionObjects:
     """Objects that a Session was created with. optimizer: None for an evaluation."""
 
     settings: Settings
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer | None
 
-    def has(self, other: "Wanted") -> bool:
+    def has(self, other: "SessionObjects") -> bool:
         """True if another Session belongs to the same run."""
         is_one = self.settings is other.settings and self.model is other.model
         return is_one and (None in (self.optimizer, other.optimizer) or self._trains_as(other))
 
-    def _trains_as(self, other: "Wanted") -> bool:
+    def _trains_as(self, other: "SessionObjects") -> bool:
         return self.optimizer is other.optimizer
 
 
-_runs: list[tuple[Wanted, ScriptRun]] = []  # of the chief; the last one has the system
+_runs: list[tuple[SessionObjects, ScriptRun]] = []  # of the chief; the last one has the system
 _served: list[Settings] = []  # of any other task: finished runs
 
 
 def run_of(
-    wanted: Wanted, optimization: Optimization | None, loaders: Sequence[SessionLoader]
+    wanted: SessionObjects, optimization: Optimization | None, loaders: Sequence[SessionLoader]
 ) -> ScriptRun | None:
     """Return the run of a Session in the chief; None in other tasks.
 
@@ -68,7 +68,7 @@ def run_of(
     """
     require_no_feeding()
     context = current()
-    role = role_in_training(context)
+    role = task_role(context)
     if context is not None and context.mode is not None and role is not Role.CHIEF:
         _take_part(context, wanted.settings, loaders if role is Role.STREAMER else ())
         return None
@@ -89,14 +89,14 @@ def run_of(
     return found[1]
 
 
-def open_run() -> ScriptRun | None:
+def active_run() -> ScriptRun | None:
     """Return the run that has the system, if there is one."""
     return _runs[-1][1] if _runs else None
 
 
 def _new_run(
     context: TaskContext | None,
-    wanted: Wanted,
+    wanted: SessionObjects,
     optimization: Optimization | None,
     loaders: list[SessionLoader],
 ) -> ScriptRun:
@@ -113,11 +113,11 @@ def _new_run(
     )
     users, only = WeightSync(wanted.model, optimization), wanted.settings.only
     if only is not None:
-        return Prepared(run, partial(next_run, context), users, loaders, only=only)
-    return ScriptRun(run, partial(next_run, context), users, loaders)
+        return Prepared(run, partial(next_run_folder, context), users, loaders, only=only)
+    return ScriptRun(run, partial(next_run_folder, context), users, loaders)
 
 
-def _require_another_folder(wanted: Wanted) -> None:
+def _require_another_folder(wanted: SessionObjects) -> None:
     """Raises: UsageError for a second training in a model_dir, which would replay the first one"""
     for one, run in _runs:
         if one.settings is not wanted.settings:
@@ -158,18 +158,18 @@ def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Sessi
 def _serve(context: TaskContext, loaders: Sequence[SessionLoader]) -> dict[str, float]:
     datasets = [loader.dataset_of_batches for loader in loaders]
 
-    def hear(number: int, told: bytes) -> None:
-        loaders[number].decode(told)
+    def receive_order(number: int, data_order: bytes) -> None:
+        loaders[number].decode(data_order)
 
-    folder = next_run(context)
+    folder = next_run_folder(context)
     assert folder is not None, "in a job"
-    return serve(context, folder, datasets, hear)
+    return serve(context, folder, datasets, receive_order)
 
 
 def leave_block(frame: FrameType) -> None:
     """Make the with statement that a frame is entering skip its block.
 
-    Its first line raises `BlockIsLeft`, which `__exit__` must suppress.
+    Its first line raises `SkipBlock`, which `__exit__` must suppress.
     Source: the Python documentation, sys.settrace: a frame's own trace function
     """
     before, of_frame = sys.gettrace(), frame.f_trace
@@ -177,7 +177,7 @@ def leave_block(frame: FrameType) -> None:
     def leave(traced: FrameType, event: str, argument: Any) -> NoReturn:
         sys.settrace(before)
         frame.f_trace = of_frame
-        raise BlockIsLeft
+        raise SkipBlock
 
     sys.settrace(lambda *_: None)
     frame.f_trace = leave

@@ -81,7 +81,7 @@ class StepQueue:
     _machine: ScriptMachine | None = None
     _evaluations: Evaluations = field(default_factory=Evaluations)
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
-    _broken_by: BaseException | None = None
+    _failure: BaseException | None = None
     _loaded: dict[str, torch.Tensor] = field(default_factory=dict)  # optimizer state of the script
 
     def __post_init__(self) -> None:
@@ -248,7 +248,7 @@ class StepQueue:
     def scale_state(self) -> ScaleState | None:
         """Return the scale and its counters after the loops' steps so far.
 
-        Raises: GoneError in a step of an earlier run, which has not read it
+        Raises: ValueLostError in a step of an earlier run, which has not read it
         """
         if self.replay.is_on:
             return self.replay.scale() or self._first_scale()
@@ -271,16 +271,16 @@ class StepQueue:
             step.variant.batches.next = step.batch + 1
             return
         self._queued.append(step)
-        if self._orders.is_under_way or len(self._queued) > EARLIEST:
+        if self._orders.is_in_progress or len(self._queued) > EARLIEST:
             self._order_early(is_full=len(self._queued) >= MOST_STEPS)
         if len(self._queued) >= MOST_STEPS:
             self.flush()
 
     def _order_early(self, *, is_full: bool) -> None:
         """Order steps while the loop continues. is_full: even if that has to wait."""
-        if self._orders.is_under_way and not (self._orders.is_done or is_full):
+        if self._orders.is_in_progress and not (self._orders.is_done or is_full):
             return
-        with self._breaking():
+        with self._failing():
             self._finish_order()
             if (count := self._orders.ready(self._queued)) >= EARLIEST:
                 steps, self._queued = self._queued[:count], self._queued[count:]
@@ -288,12 +288,12 @@ class StepQueue:
 
     def _finish_order(self) -> None:
         """Wait for the running steps; those that were not computed return to the queue."""
-        if self._orders.is_under_way:
+        if self._orders.is_in_progress:
             self._queued[:0] = self._orders.finish(self._trainer())
 
     def flush_for_read(self) -> None:
         """Run the queue, because the script's current line needs a value of it."""
-        if self._queued or self._orders.is_under_way:
+        if self._queued or self._orders.is_in_progress:
             self.synchronizations[user_line()] += 1
         self.flush()
 
@@ -302,21 +302,21 @@ class StepQueue:
 
         Raises: the error of an earlier flush, if the loop has caught it: its steps are lost
         """
-        if isinstance(self._broken_by, Exception):
-            raise self._broken_by
-        with self._breaking():
+        if isinstance(self._failure, Exception):
+            raise self._failure
+        with self._failing():
             self._finish_order()
             queued, self._queued = self._queued, []
             for (variant, is_update), each in groupby(queued, attrgetter("program_key")):
                 (self._update if is_update else self._run)(variant, list(each))
 
     @contextmanager
-    def _breaking(self) -> Iterator[None]:
+    def _failing(self) -> Iterator[None]:
         """Remember an error and drop the queue."""
         try:
             yield
         except BaseException as error:
-            self._broken_by, self._queued = error, []
+            self._failure, self._queued = error, []
             raise
 
     def _run(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
@@ -350,9 +350,13 @@ class StepQueue:
     def _trainer(self) -> Training:
         machine, names = self._machine, partial(names_of, self.users.model)
         assert machine is not None, "begun"
-        keep_taken = self._orders.keep_taken
+        log_finished = self._orders.log_finished
         training = machine.training(
-            self.replay.step, names, self._compiling.seconds, keep_taken, self.users.integers.after
+            self.replay.step,
+            names,
+            self._compiling.seconds,
+            log_finished,
+            self.users.integers.after,
         )
         training.record.synchronizations = self.synchronizations
         training.record.recorded_steps = self.recorded_steps

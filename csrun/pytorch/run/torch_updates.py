@@ -67,7 +67,7 @@ class TorchUpdates:
     @property
     def _transposed(self) -> set[str]:
         """Names of parameters that the store has transposed."""
-        return {p.name for p in self.found.plan.parameters if p.is_turned}
+        return {p.name for p in self.found.plan.parameters if p.is_transposed}
 
     def _of(self, region: str, name: str) -> torch.Tensor | None:
         """Return a value before the update in PyTorch's layout; None if it is not recorded."""

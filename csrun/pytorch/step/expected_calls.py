@@ -17,17 +17,17 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.call_matcher import CallMatcher, UnknownCalls
 from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.draws import Draw
-from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.record.unsupported import OfNumbersError
+from csrun.pytorch.record.unsupported import DataDependentError
 from csrun.pytorch.step.snapshots import PLAIN, Snapshot
 from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
-from csrun.pytorch.step.tokens import COMPUTED, Numbers, Token, token_of
+from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
 
 MODEL = "the model"
 #: Names of one function: as an operator, as a method, and in place.
@@ -96,10 +96,10 @@ def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
 
 def carried(value: Any) -> Any:
     """Return the numbers of a detached value of an earlier step; others unchanged."""
-    if not isinstance(value, TracedTensor | Numbers) or value.requires_grad:
+    if not isinstance(value, TracedTensor | LazyTensor) or value.requires_grad:
         return value
     with unrecorded():
-        return (value.tensor() if isinstance(value, Numbers) else value.numbers()).clone()
+        return (value.tensor() if isinstance(value, LazyTensor) else value.numbers()).clone()
 
 
 class Calls(TorchFunctionMode):
@@ -117,7 +117,7 @@ class Calls(TorchFunctionMode):
         self.traced: Callable[[Any], Any] | None = None
         self.takes_arguments = recorder.takes_arguments
         self._recorder = recorder
-        self._followed: FollowedCalls | None = None
+        self._followed: CallMatcher | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -130,9 +130,9 @@ class Calls(TorchFunctionMode):
             return self._followed.call(func, args, kwargs)
         return self._record(func, args, kwargs)
 
-    def follow(self) -> FollowedCalls:
+    def follow(self) -> CallMatcher:
         """Follow the calls of earlier steps."""
-        making = Making(self._record, self.found, lambda: self.depth > 0, self._within_model)
+        making = UnknownCalls(self._record, self.found, lambda: self.depth > 0, self._within_model)
         self._followed = self._recorder.follow(making)
         return self._followed
 
@@ -177,7 +177,7 @@ class Calls(TorchFunctionMode):
         try:
             with self._recorder.host.off(not is_backward):
                 results = call_for_user(func, args, kwargs)
-        except OfNumbersError:
+        except DataDependentError:
             if is_backward:
                 raise
             if not self._may_lead_to_loss(leaves) and not self._is_of_batch(leaves):
@@ -199,7 +199,7 @@ class Calls(TorchFunctionMode):
         """True if a value belongs to a finished step."""
         if isinstance(value, TracedTensor):
             return value.recorder is not self._recorder
-        return isinstance(value, Numbers)
+        return isinstance(value, LazyTensor)
 
     def with_inputs(self, tree: Any) -> Any:
         """Replace the script's tensors that are inputs of the step in arguments by traced tensors;

@@ -84,7 +84,7 @@ class ModuleSets:
         @wraps(own)
         def count(module: torch.nn.Module, name: str, value: Any) -> None:
             is_loops = not self._is_forward and id(module) in self._own
-            if is_loops and _becomes_another(module, name, value):
+            if is_loops and _changes_value(module, name, value):
                 self.count, self.last = self.count + 1, name
             own(module, name, value)
 
@@ -136,7 +136,7 @@ class ModuleSets:
         return run
 
 
-def _becomes_another(module: torch.nn.Module, name: str, value: Any) -> bool:
+def _changes_value(module: torch.nn.Module, name: str, value: Any) -> bool:
     if name == "training" or isinstance(value, torch.Tensor):
         return False
     before = module.__dict__.get(name, _ABSENT)

@@ -9,10 +9,10 @@ import torch
 
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.variant import StepVariant
-from csrun.runtime.wire.messages import Gathering
+from csrun.runtime.wire.messages import AccumulatedBatches
 
 Inputs = tuple[torch.Tensor, ...]
-Numbers = tuple[float, ...]  # the optimizer's numbers for one step, such as the learning rate
+LazyTensor = tuple[float, ...]  # the optimizer's numbers for one step, such as the learning rate
 
 
 class QueuedWork(Enum):
@@ -34,7 +34,7 @@ class QueuedStep:
     variant: StepVariant
     outputs: StepOutputs
     batch: int
-    numbers: Numbers
+    numbers: LazyTensor
     place: int = 0
     work: QueuedWork = QueuedWork.STEP
     inputs: Inputs | None = None
@@ -63,6 +63,6 @@ def in_a_row(steps: Sequence[QueuedStep]) -> int:
     return next(cuts, len(steps))
 
 
-def gathering_of(steps: Sequence[QueuedStep]) -> Gathering:
+def accumulated_batches_of(steps: Sequence[QueuedStep]) -> AccumulatedBatches:
     """Return which entries end a training step."""
-    return Gathering(steps[0].place, tuple(step.ends_step for step in steps))
+    return AccumulatedBatches(steps[0].place, tuple(step.ends_step for step in steps))

@@ -8,7 +8,7 @@ from weakref import ref
 import torch
 
 from csrun.pytorch.deferred_init.tape import is_meta
-from csrun.pytorch.record.same_numbers import have_same_numbers
+from csrun.pytorch.record.equal_bits import have_equal_bits
 from csrun.pytorch.record.torch_modes import unrecorded
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -47,7 +47,7 @@ class Snapshot:
             start = other.untyped_storage().data_ptr()
             own = self._tensor.untyped_storage().data_ptr()
             return bool(start == own and _geometry(other) == self._geometry)
-        return have_same_numbers(self._numbers, other)
+        return have_equal_bits(self._numbers, other)
 
     def watches(self, tensor: torch.Tensor | None) -> bool:
         """True if it contains all numbers of a tensor."""
@@ -100,7 +100,7 @@ class Constant:
         if now is None or is_meta(now):  # without memory it cannot be written
             return True
         with unrecorded(), torch.no_grad():  # not all writes are counted, for example by .data
-            return have_same_numbers(now.as_strided(*self._view), self._numbers)
+            return have_equal_bits(now.as_strided(*self._view), self._numbers)
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

@@ -78,7 +78,7 @@ class StepOutputs:
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
     trained: int | None = None
     waiting: list["ReferenceType[Deferred]"] = field(default_factory=list)
-    asked: dict[Ref, None] = field(default_factory=dict)
+    requested: dict[Ref, None] = field(default_factory=dict)
     detached: list["ReferenceType[Any]"] = field(default_factory=list)
     others: list["ReferenceType[Any]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
@@ -90,9 +90,9 @@ class StepOutputs:
 
     def wanted(self) -> dict[Ref, None]:
         """Return the values that are needed of it, except the loss."""
-        if not (self.waiting or self.asked or self.detached):
+        if not (self.waiting or self.requested or self.detached):
             return {}
-        found = dict(self.asked)
+        found = dict(self.requested)
         found.update((t.slot.value, None) for each in self.detached if (t := each()) is not None)
         for waiting in self.waiting:
             if (computation := waiting()) is not None:
@@ -100,7 +100,7 @@ class StepOutputs:
                 found.update((p.slot.value, None) for p in places if not p.slot.comes_with_step)
         return found
 
-    def asks_for(self, outputs: Collection[Ref]) -> bool:
+    def has_only_requested(self, outputs: Collection[Ref]) -> bool:
         """True if only these values may be read of it later."""
         wanted = self.wanted()
         in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
@@ -131,7 +131,7 @@ class ReadGradients(Protocol):
 class Deferred(Protocol):
     """A computation on values of steps, made when its result is read."""
 
-    def own_places(self) -> list["InStep"]:
+    def own_places(self) -> list["StepValue"]:
         """The values of steps among its arguments."""
 
     @property
@@ -164,10 +164,10 @@ class Reader(Protocol):
     def settle_later(self, computation: Deferred) -> None:
         """Settle a computation when the current recorded step has ended."""
 
-    def want(self, places: Sequence["InStep"]) -> None:
+    def want(self, places: Sequence["StepValue"]) -> None:
         """Request all of these values, which are about to be read."""
 
-    def require_current(self, places: Sequence["InStep"]) -> None:
+    def require_current(self, places: Sequence["StepValue"]) -> None:
         """Raises: UsageError for a view of a weight that the optimizer has changed since"""
 
 
@@ -186,7 +186,7 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class InStep:
+class StepValue:
     """A value of a step. is_detached: no gradient flows through it."""
 
     step: StepOutputs

@@ -17,7 +17,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.step_outputs import InStep, Owner, Slot, StepOutputs
+from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs, StepValue
 
 #: What a tensor without numbers can answer, too: methods, and computed attributes.
 _OF_META = frozenset(
@@ -27,7 +27,7 @@ _OF_META = frozenset(
 COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
-class Numbers(torch.Tensor):
+class LazyTensor(torch.Tensor):
     """Base of lazy tensors, which are accepted like tensors and computed when read."""
 
     _owner: Owner
@@ -37,7 +37,7 @@ class Numbers(torch.Tensor):
         raise NotImplementedError
 
     @property
-    def viewed(self) -> tuple[InStep, ...]:
+    def viewed(self) -> tuple[StepValue, ...]:
         """Views of weights that it depends on, which change when the optimizer steps."""
         return ()
 
@@ -58,15 +58,17 @@ class Numbers(torch.Tensor):
                 return call_for_user(func, args, kwargs)
         if name == "_is_all_true":  # tested by torch.distributions, as in PyTorch's tracing
             return True
-        for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
-            if isinstance(leaf, Numbers):
+        for leaf in (
+            args[:1] if args and isinstance(args[0], LazyTensor) else leaves_of(args, kwargs)
+        ):
+            if isinstance(leaf, LazyTensor):
                 return leaf._owner.apply(func, args, kwargs)
         raise AssertionError("called for tokens")
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator below autograd on the numbers."""
-        args, kwargs = tree_map(number_of, (args, kwargs or {}))
+        args, kwargs = tree_map(tensor_of, (args, kwargs or {}))
         with torch.no_grad():
             return call_for_user(func, args, kwargs)
 
@@ -130,7 +132,7 @@ class Numbers(torch.Tensor):
         return int(self.size(0))
 
     def __contains__(self, element: Any) -> bool:
-        return number_of(element) in self.tensor()
+        return tensor_of(element) in self.tensor()
 
     def __iter__(self) -> Any:
         if not self.dim():
@@ -153,7 +155,7 @@ class Numbers(torch.Tensor):
         return self.tensor().__reduce_ex__(protocol)
 
 
-class Token(Numbers):
+class Token(LazyTensor):
     """Lazy tensor of a slot in one step."""
 
     slot: Slot
@@ -178,7 +180,7 @@ class Token(Numbers):
         return made
 
     @property
-    def viewed(self) -> tuple[InStep, ...]:
+    def viewed(self) -> tuple[StepValue, ...]:
         return (self.in_step,) if self.slot.weight else ()
 
     @property
@@ -186,9 +188,9 @@ class Token(Numbers):
         return self.slot.meta
 
     @property
-    def in_step(self) -> InStep:
+    def in_step(self) -> StepValue:
         """The value that it currently stands for."""
-        return InStep(self.step, self.slot, not self.requires_grad)
+        return StepValue(self.step, self.slot, not self.requires_grad)
 
     def tensor(self) -> torch.Tensor:
         if self.slot.weight:
@@ -202,7 +204,7 @@ class Token(Numbers):
             self.step.detached.append(ref(made))
         return made
 
-    def become(self, written: "Token") -> None:
+    def rebind(self, written: "Token") -> None:
         """Stand for the value after a write."""
         self.slot = written.slot
         if written.requires_grad != self.requires_grad:
@@ -251,14 +253,14 @@ _ATTRIBUTES = 3  # owner, step, slot
 _UNUSED = next(_references(each) for each in [object()])
 
 
-def _unless_same(name: str) -> Callable[..., Any]:
+def _conversion_method(name: str) -> Callable[..., Any]:
     """Return a conversion method that returns the token itself if nothing changes."""
     func = getattr(torch.Tensor, name)
 
-    def method(self: Numbers, *args: Any, **kwargs: Any) -> Any:
+    def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
         like = self.like
         probe = torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
-        is_plain = not any(isinstance(a, Numbers) for a in (*args, *kwargs.values()))
+        is_plain = not any(isinstance(a, LazyTensor) for a in (*args, *kwargs.values()))
         if is_plain and func(probe, *args, **kwargs) is probe:
             return self
         return self._owner.apply(func, (self, *args), kwargs)
@@ -267,12 +269,12 @@ def _unless_same(name: str) -> Callable[..., Any]:
 
 
 for _name in ("to", "float", "double", "long", "int"):
-    setattr(Numbers, _name, _unless_same(_name))
-Token.contiguous = _unless_same("contiguous")  # the strides of others are not known
+    setattr(LazyTensor, _name, _conversion_method(_name))
+Token.contiguous = _conversion_method("contiguous")  # the strides of others are not known
 
 
-def number_of(argument: Any) -> Any:
+def tensor_of(argument: Any) -> Any:
     """Return the numbers of a lazy or traced tensor, else the argument."""
     if isinstance(argument, TracedTensor):  # of a finished recorded step
         return argument.recorder.reader(argument)
-    return argument.tensor() if isinstance(argument, Numbers) else argument
+    return argument.tensor() if isinstance(argument, LazyTensor) else argument

@@ -15,7 +15,7 @@ from csrun.executable.arrays import Array
 from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_on_meta, materialize
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import unwatched_state
+from csrun.pytorch.optimizers.state_proxy import unwrapped_state
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import LeafSource, Recording
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -111,7 +111,7 @@ class WeightSync:
         """Set integer buffers and the optimizer's state, after so many steps."""
         self.integers.write(is_replayed=True)
         if self.optimization is not None and self._has_room(state):
-            self.optimization.give_back(state, step)
+            self.optimization.copy_back(state, step)
             self._optimizer_was = self._optimizer_state()
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -126,13 +126,13 @@ class WeightSync:
         """Return the model's values that differ from the store's, by their names there."""
         return changed_weights(self.model, state)
 
-    def has_optimizer_as_given(self) -> bool:
+    def has_unchanged_optimizer(self) -> bool:
         """True if the optimizer's state is unchanged since the last copy, if there was one."""
         return self._optimizer_was is None or self._optimizer_was == self._optimizer_state()
 
-    def require_optimizer_as_given(self) -> None:
+    def require_unchanged_optimizer(self) -> None:
         """Raises: UsageError if the script has changed the optimizer's state since"""
-        if not self.has_optimizer_as_given():
+        if not self.has_unchanged_optimizer():
             raise UsageError(
                 f"{user_line()}: the optimizer's state was changed after the last Session, by "
                 "load_state_dict or steps in PyTorch, and the run's store has its own: start "
@@ -141,7 +141,7 @@ class WeightSync:
 
     def _optimizer_state(self) -> list[tuple[int, int]]:
         assert self.optimization is not None, "asked of a training"
-        states = unwatched_state(self.optimization.optimizer).values()
+        states = unwrapped_state(self.optimization.optimizer).values()
         tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
         return [(id(x), x._version) for x in tensors]
 

@@ -6,6 +6,18 @@ newest checkpoint in the index is complete.
 """
 
 from csrun.records.checkpoints.comparing import Comparison, compare
+from csrun.records.checkpoints.folder_files import (
+    OPTIMIZER_STATE,
+    Index,
+    Manifest,
+    TensorEntry,
+    checkpoint_exists,
+    converted_identity,
+    has_any,
+    kept_steps,
+    name_at,
+    name_of,
+)
 from csrun.records.checkpoints.listing import (
     Listed,
     VerifiedCheckpoint,
@@ -13,19 +25,7 @@ from csrun.records.checkpoints.listing import (
     listing,
     verify,
 )
-from csrun.records.checkpoints.on_disk import (
-    OPTIMIZER_STATE,
-    Index,
-    Manifest,
-    TensorEntry,
-    converted_identity,
-    has_any,
-    is_there,
-    kept_steps,
-    name_at,
-    name_of,
-)
-from csrun.records.checkpoints.read import Checkpoint, latest, newest_good, open_checkpoint
+from csrun.records.checkpoints.read import Checkpoint, latest, newest_intact, open_checkpoint
 from csrun.records.checkpoints.write import Writer, copy, write
 
 __all__ = [
@@ -38,18 +38,18 @@ __all__ = [
     "TensorEntry",
     "VerifiedCheckpoint",
     "Writer",
+    "checkpoint_exists",
     "compare",
     "converted_identity",
     "copy",
     "has_any",
     "index_problem",
-    "is_there",
     "kept_steps",
     "latest",
     "listing",
     "name_at",
     "name_of",
-    "newest_good",
+    "newest_intact",
     "open_checkpoint",
     "verify",
     "write",

@@ -6,7 +6,7 @@ from math import fsum, sqrt
 
 import numpy as np
 
-from csrun.records.checkpoints.on_disk import Array
+from csrun.records.checkpoints.folder_files import Array
 from csrun.records.checkpoints.read import Checkpoint
 
 PIECE = 1 << 18  # elements compared at a time, as float64

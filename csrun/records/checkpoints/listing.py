@@ -7,7 +7,7 @@ from os import stat_result
 from pathlib import Path
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.records.checkpoints import on_disk, read
+from csrun.records.checkpoints import folder_files, read
 
 LATEST, KEPT, UNNAMED = "latest", "kept", "not in the index"
 
@@ -46,11 +46,11 @@ def listing(model_dir: Path) -> list[Listed]:
 
     Raises: UsageError if there are none
     """
-    names = [on_disk.name_of(step) for step in reversed(on_disk.steps_in(model_dir))]
+    names = [folder_files.name_of(step) for step in reversed(folder_files.steps_in(model_dir))]
     if not names:
         raise UsageError(f"{model_dir}: no checkpoint; pass a model_dir, or a checkpoint file")
     try:
-        index = on_disk.read_index(model_dir)
+        index = folder_files.read_index(model_dir)
     except CsrunError:  # reported by `verify`
         index = None
     return [_listed(model_dir, name, index) for name in names]
@@ -59,20 +59,25 @@ def listing(model_dir: Path) -> list[Listed]:
 def index_problem(model_dir: Path) -> str | None:
     """Return the problem of a folder's index: unreadable, or naming missing checkpoints."""
     try:
-        index = on_disk.read_index(model_dir)
+        index = folder_files.read_index(model_dir)
         gone = [
-            name for name in (index.kept if index else ()) if not on_disk.is_there(model_dir, name)
+            name
+            for name in (index.kept if index else ())
+            if not folder_files.checkpoint_exists(model_dir, name)
         ]
         # A running training deletes some, and rewrites the index.
-        if not gone or on_disk.read_index(model_dir) != index:
+        if not gone or folder_files.read_index(model_dir) != index:
             return None
     except CsrunError as error:
         return str(error)
     return f"it names missing checkpoints: {', '.join(gone)}"
 
 
-def _listed(model_dir: Path, name: str, index: on_disk.Index | None) -> Listed:
-    paths = (on_disk.tensors_path(model_dir, name), on_disk.manifest_path(model_dir, name))
+def _listed(model_dir: Path, name: str, index: folder_files.Index | None) -> Listed:
+    paths = (
+        folder_files.tensors_path(model_dir, name),
+        folder_files.manifest_path(model_dir, name),
+    )
     found: list[stat_result] = []
     for path in paths:
         with suppress(OSError):  # one of the two files may be missing
@@ -88,7 +93,7 @@ def _listed(model_dir: Path, name: str, index: on_disk.Index | None) -> Listed:
         identity = read.checked(model_dir, name).manifest.identity
     except read.CheckpointDamagedError as damage:
         problem = str(damage)
-    return Listed(name, on_disk.step_of(name), nbytes, written_s, place, identity, problem)
+    return Listed(name, folder_files.step_of(name), nbytes, written_s, place, identity, problem)
 
 
 def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> VerifiedCheckpoint:

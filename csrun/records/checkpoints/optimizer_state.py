@@ -7,7 +7,7 @@ with a slash is the prefix of all tensors of an optimizer with its own update fu
 
 from collections.abc import Collection, Iterable, Mapping
 
-from csrun.records.checkpoints.on_disk import CONVERTED_FROM, OPTIMIZER_STATE
+from csrun.records.checkpoints.folder_files import CONVERTED_FROM, OPTIMIZER_STATE
 
 # slots of optimizers before manifests named them
 OLD_SLOTS = ("momentum", "gradient_sum", "square_sum")

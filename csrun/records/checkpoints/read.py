@@ -13,8 +13,8 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import open_regular, read_whole
 from csrun.base.half_formats import SCALE_KEYS
 from csrun.records import tensor_files
-from csrun.records.checkpoints import on_disk
-from csrun.records.checkpoints.on_disk import Array
+from csrun.records.checkpoints import folder_files
+from csrun.records.checkpoints.folder_files import Array
 from csrun.records.checkpoints.optimizer_state import slot_tensors, slots_of
 from csrun.records.tensor_files import bytes_of
 
@@ -38,7 +38,7 @@ class Checkpoint:
 
     model_dir: Path
     name: str
-    manifest: on_disk.Manifest
+    manifest: folder_files.Manifest
 
     @property
     def step(self) -> int:
@@ -48,7 +48,7 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """The file of its tensors."""
-        return on_disk.tensors_path(self.model_dir, self.name)
+        return folder_files.tensors_path(self.model_dir, self.name)
 
     @cached_property
     def _stored(self) -> Mapping[str, tensor_files.Stored]:
@@ -103,8 +103,8 @@ class Checkpoint:
 
         Raises: CsrunError as `restore`
         """
-        undrawn = self.manifest.undrawn
-        found = {name: array for name, array in weights.items() if name not in undrawn}
+        uninitialized = self.manifest.uninitialized
+        found = {name: array for name, array in weights.items() if name not in uninitialized}
         self.require_same(found)
         self.take(found)
 
@@ -144,7 +144,7 @@ class Checkpoint:
             raise _refusal(self.model_dir, self.name, damage) from damage
         return array
 
-    def unlike(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> list[str]:
+    def differences_from(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> list[str]:
         """Return one line for each tensor that it lacks, or has with another shape or type."""
         lines = []
         for name, (shape, dtype) in wanted.items():
@@ -152,7 +152,7 @@ class Checkpoint:
             if entry is None:
                 lines.append(f"tensor {name}: not in the checkpoint")
             elif (entry.shape, entry.dtype) != (shape, dtype):
-                model = on_disk.TensorEntry(shape, dtype, 0).kind
+                model = folder_files.TensorEntry(shape, dtype, 0).kind
                 lines.append(f"tensor {name}: the checkpoint has {entry.kind}, the model {model}")
         return lines
 
@@ -165,7 +165,9 @@ class Checkpoint:
         lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
         for name, entry in found.items():
             if name in state:
-                model = on_disk.TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
+                model = folder_files.TensorEntry(
+                    state[name].shape, state[name].dtype.name, entry.crc32
+                )
                 if model != entry:
                     both = f"the checkpoint has {entry.kind}, the model {model.kind}"
                     lines.append(f"tensor {name}: {both}")
@@ -189,7 +191,7 @@ class Checkpoint:
 
     def _verify(self, name: str, array: Array) -> None:
         entry = self.manifest.tensors[name]
-        found = on_disk.TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
+        found = folder_files.TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
         if found != entry:
             raise CheckpointDamagedError(
                 f"tensor {name}: checksum {found.crc32:08x}, the manifest says {entry.crc32:08x}"
@@ -205,14 +207,14 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
     Raises: CsrunError if it is damaged or missing, naming the newest good one
     """
-    index = on_disk.read_index(model_dir)
+    index = folder_files.read_index(model_dir)
     while True:
         try:
             found, problem = _newest_named(model_dir, index), None
         except CsrunError as error:
             found, problem = None, error
         # A running training may have deleted what the index named when it was read.
-        before, index = index, on_disk.read_index(model_dir)
+        before, index = index, folder_files.read_index(model_dir)
         if found is not None or index == before:
             break
     if problem is not None:
@@ -220,30 +222,30 @@ def latest(model_dir: Path) -> Checkpoint | None:
     return _newest_without_index(model_dir) if found is None and index is None else found
 
 
-def _newest_named(model_dir: Path, index: on_disk.Index | None) -> Checkpoint | None:
+def _newest_named(model_dir: Path, index: folder_files.Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
-        if on_disk.is_there(model_dir, name):
+        if folder_files.checkpoint_exists(model_dir, name):
             return _open_named(model_dir, name)
         log.warning("%s: checkpoint %s is in the index but missing on disk", model_dir, name)
     return None
 
 
 def _newest_without_index(model_dir: Path) -> Checkpoint | None:
-    steps = on_disk.steps_in(model_dir)
+    steps = folder_files.steps_in(model_dir)
     if not steps:
         return None
-    if on_disk.has_only_begun(model_dir, steps):
-        log.warning("%s: skipping incomplete checkpoint %s", model_dir, on_disk.name_of(0))
+    if folder_files.has_only_begun(model_dir, steps):
+        log.warning("%s: skipping incomplete checkpoint %s", model_dir, folder_files.name_of(0))
         return None
-    good = newest_good(model_dir)
+    good = newest_intact(model_dir)
     if good is None:
         raise CsrunError(
-            f"{model_dir}: the index {on_disk.INDEX_FILE} is missing and none of {len(steps)} "
-            f"checkpoints is complete: remove {on_disk.PREFIX}* to restart training"
+            f"{model_dir}: the index {folder_files.INDEX_FILE} is missing and none of {len(steps)} "
+            f"checkpoints is complete: remove {folder_files.PREFIX}* to restart training"
         )
     log.warning(
         "%s: the index %s is missing: resuming from %s, the newest complete checkpoint",
-        model_dir, on_disk.INDEX_FILE, good.name,
+        model_dir, folder_files.INDEX_FILE, good.name,
     )  # fmt: skip
     return good
 
@@ -255,10 +257,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     Raises: UsageError if there is none; CsrunError if it is damaged
     """
-    folder, name = path.parent, on_disk.name_at(path)
+    folder, name = path.parent, folder_files.name_at(path)
     if os.path.isdir(path):
         folder, found = path, latest(path)
-    elif os.path.lexists(on_disk.manifest_path(folder, name)):
+    elif os.path.lexists(folder_files.manifest_path(folder, name)):
         found = _open_named(folder, name)
     else:
         found = None
@@ -269,8 +271,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _those_in(folder: Path) -> str:
     """Return the names of the checkpoints in a folder, for a message."""
-    steps = on_disk.steps_in(folder)
-    names = ", ".join(map(on_disk.name_of, steps[:SHOWN_NAMES])) or "none"
+    steps = folder_files.steps_in(folder)
+    names = ", ".join(map(folder_files.name_of, steps[:SHOWN_NAMES])) or "none"
     more = len(steps) - SHOWN_NAMES
     return f"{folder} has {names}{f' and {more} older ones' * (more > 0)}"
 
@@ -288,15 +290,15 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
     Raises: CheckpointDamagedError
     """
     try:
-        text = read_whole(on_disk.manifest_path(model_dir, name))
-        manifest = stored.value_of(text, on_disk.Manifest)
-        path = on_disk.tensors_path(model_dir, name)
+        text = read_whole(folder_files.manifest_path(model_dir, name))
+        manifest = stored.value_of(text, folder_files.Manifest)
+        path = folder_files.tensors_path(model_dir, name)
         head, size = _head_and_size(path)
         found = Checkpoint(model_dir, name, manifest)
         wanted = head + found.nbytes
     except (stored.DamagedError, OSError, ValueError, TypeError) as error:
         raise CheckpointDamagedError(str(error)) from error
-    if on_disk.name_of(manifest.step) != name:
+    if folder_files.name_of(manifest.step) != name:
         raise CheckpointDamagedError(f"its manifest says step {manifest.step}")
     # The size reveals a truncated file without reading all of it.
     if size != wanted:
@@ -315,8 +317,8 @@ def _head_and_size(path: Path) -> tuple[int, int]:
 
 
 def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> CsrunError:
-    found = newest_good(model_dir, damaged=name)
-    path, good = on_disk.tensors_path(model_dir, name), found.path if found else None
+    found = newest_intact(model_dir, damaged=name)
+    path, good = folder_files.tensors_path(model_dir, name), found.path if found else None
     if isinstance(damage, CheckpointGoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
@@ -331,9 +333,9 @@ def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> Csru
     return CsrunError(f"{path} is damaged: {damage}; {remedy}")
 
 
-def newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
+def newest_intact(model_dir: Path, damaged: str = "") -> Checkpoint | None:
     """Return the newest checkpoint, besides a damaged one, that is intact."""
-    for name in map(on_disk.name_of, on_disk.steps_in(model_dir)):
+    for name in map(folder_files.name_of, folder_files.steps_in(model_dir)):
         if name == damaged:
             continue
         try:

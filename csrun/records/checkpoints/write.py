@@ -11,8 +11,8 @@ from pathlib import Path
 from csrun.base import files, stored
 from csrun.base.errors import CsrunError
 from csrun.records import tensor_files
-from csrun.records.checkpoints import on_disk
-from csrun.records.checkpoints.on_disk import Array
+from csrun.records.checkpoints import folder_files
+from csrun.records.checkpoints.folder_files import Array
 from csrun.records.checkpoints.read import Checkpoint
 from csrun.records.tensor_files import Blocks
 
@@ -56,8 +56,8 @@ class Writer:
         Raises: CsrunError if the disk is full or cannot be written; earlier checkpoints stay
         intact. StoppedError
         """
-        name = on_disk.name_of(step)
-        path = on_disk.tensors_path(self._model_dir, name)
+        name = folder_files.name_of(step)
+        path = folder_files.tensors_path(self._model_dir, name)
         temporary = self._temporary = files.temporary_beside(path)
         superseded = self._look() if self._kept is None else []
 
@@ -73,12 +73,12 @@ class Writer:
                 temporary.replace(path)
                 # The file's directory entry is on the disk before the manifest is written.
                 files.sync_folder(self._model_dir)
-                manifest = on_disk.Manifest(step, self._identity, entries)
-                stored.write(on_disk.manifest_path(self._model_dir, name), manifest)
+                manifest = folder_files.Manifest(step, self._identity, entries)
+                stored.write(folder_files.manifest_path(self._model_dir, name), manifest)
                 self._name(name, superseded)
         except OSError as error:
             files.discard(temporary)  # before the free space is measured
-            if not os.path.lexists(on_disk.manifest_path(self._model_dir, name)):
+            if not os.path.lexists(folder_files.manifest_path(self._model_dir, name)):
                 files.discard(path)  # without its manifest it is not a checkpoint
             raise _failed(path, tensors, error) from error
         finally:
@@ -101,11 +101,13 @@ class Writer:
     def _look(self) -> list[str]:
         """List the checkpoints that are kept, and delete older ones left by a killed writer."""
         files.sweep_temporaries(self._model_dir)
-        there = [on_disk.name_of(step) for step in reversed(on_disk.steps_in(self._model_dir))]
-        index = on_disk.read_index(self._model_dir)
+        there = [
+            folder_files.name_of(step) for step in reversed(folder_files.steps_in(self._model_dir))
+        ]
+        index = folder_files.read_index(self._model_dir)
         self._kept = there if index is None else list(index.kept)
-        oldest = min(map(on_disk.step_of, self._kept), default=0)
-        return [name for name in there if on_disk.step_of(name) < oldest]
+        oldest = min(map(folder_files.step_of, self._kept), default=0)
+        return [name for name in there if folder_files.step_of(name) < oldest]
 
     def _drop(self, name: str) -> None:
         """Remove a checkpoint from the index before its files are replaced, unless it is the only
@@ -123,7 +125,9 @@ class Writer:
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
-        stored.write(self._model_dir / on_disk.INDEX_FILE, on_disk.Index(kept[-1], tuple(kept)))
+        stored.write(
+            self._model_dir / folder_files.INDEX_FILE, folder_files.Index(kept[-1], tuple(kept))
+        )
         self._kept = kept
 
 
@@ -140,11 +144,11 @@ def write(
 
 def copy(checkpoint: Checkpoint, model_dir: Path) -> None:
     """Copy a checkpoint to a model_dir that has none."""
-    for path_of in (on_disk.tensors_path, on_disk.manifest_path):
+    for path_of in (folder_files.tensors_path, folder_files.manifest_path):
         source = path_of(checkpoint.model_dir, checkpoint.name)
         shutil.copyfile(source, path_of(model_dir, checkpoint.name))
-    index = on_disk.Index(checkpoint.name, (checkpoint.name,))
-    stored.write(model_dir / on_disk.INDEX_FILE, index)
+    index = folder_files.Index(checkpoint.name, (checkpoint.name,))
+    stored.write(model_dir / folder_files.INDEX_FILE, index)
 
 
 def _write_tensors(
@@ -152,9 +156,9 @@ def _write_tensors(
     tensors: Mapping[str, Array | Blocks],
     copied: Callable[[str], None],
     order: Iterable[str] | None,
-) -> dict[str, on_disk.TensorEntry]:
+) -> dict[str, folder_files.TensorEntry]:
     checksums = tensor_files.write(path, tensors, copied=copied, order=order)
-    return {name: on_disk.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
+    return {name: folder_files.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
 
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:
@@ -164,8 +168,8 @@ def _remove(model_dir: Path, names: Iterable[str]) -> None:
     try:
         for name in names:
             for path in (
-                on_disk.tensors_path(model_dir, name),
-                on_disk.manifest_path(model_dir, name),
+                folder_files.tensors_path(model_dir, name),
+                folder_files.manifest_path(model_dir, name),
             ):
                 try:
                     os.unlink(path.name, dir_fd=folder)

@@ -16,8 +16,8 @@ from csrun.executable.arrays import Array, Batch, Bytes
 from csrun.executable.bind import store_of
 from csrun.executable.store_places import gradient_views
 from csrun.executable.threads import threads_of
-from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
-from csrun.runtime.cpus import cpus_of, own_threads
+from csrun.runtime.chief.machine import Feed, Program, UpdatePause, relocate_to_store
+from csrun.runtime.cpus import cpus_of, thread_count
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.pushed import PushedSource
@@ -29,13 +29,13 @@ from csrun.runtime.step.trace import LayerMarks, SpanRecorder, Spans
 from csrun.runtime.step.update_gate import UpdateGate, copying_order
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
+    ArenaOwner,
     InProcessStreamedWeights,
     ResidentWeights,
     Slots,
-    Turns,
     Weights,
 )
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
@@ -50,7 +50,7 @@ class _ProgramMemory:
     gate: UpdateGate
     threads: int | None  # limit set by the user
     plans: list[Plan] = field(default_factory=list)
-    turns: Turns = field(default_factory=Turns)
+    arena_owner: ArenaOwner = field(default_factory=ArenaOwner)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class CpuProgram:
     """
 
     device = "cpu:0"
-    runs_apart = False
+    runs_asynchronously = False
 
     def __init__(self, executable: Executable, memory: _ProgramMemory, fed: _BatchFeed) -> None:
         plan = self.plan = executable.plan
@@ -117,11 +117,11 @@ class CpuProgram:
         reached = watched if is_watched else weights
         compute = make_compute(executable, arena, store, runtime, reached)
         self._engine = Engine(plan, compute, fed.source, watched, self._results)
-        self._weights, self._turns = weights, memory.turns
+        self._weights, self._arena_owner = weights, memory.arena_owner
         self._recorder, self._number = memory.recorder, len(memory.plans)
         memory.plans.append(plan)
 
-    def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
+    def begin(self, first: int = 0, last: int | None = None, data_order: bytes = b"") -> None:
         """Set the next batch to number `first` of the data set."""
         self.fed.own.begin(first, last)
 
@@ -132,7 +132,7 @@ class CpuProgram:
 
     def run(self, steps: StepOrder) -> StepsDone:
         """Run steps; their updates are complete on return."""
-        self._turns.take(self._weights)
+        self._arena_owner.take(self._weights)
         self._recorder.program = self._number
         # BLAS splits its sums by thread: another number of threads would change the bits.
         with _thread_pools().limit(limits=self._blas_threads, user_api="blas"):
@@ -192,7 +192,7 @@ class CpuMachine(CpuProgram):
 
     def load(self, executable: Executable, feed: Feed | Program) -> CpuProgram:
         """Load another program over the same store."""
-        executable = over_store(self.plan, executable, self._sram_bytes)
+        executable = relocate_to_store(self.plan, executable, self._sram_bytes)
         plan, memory = executable.plan, self._memory
         if plan.arena_bytes > len(memory.arena):
             # Earlier programs keep their arena. A store at the front of this one is never touched,
@@ -223,19 +223,19 @@ class CpuMachine(CpuProgram):
 
     def initialize(self) -> None:
         """Set all of the state to its initial values."""
-        initialize(self.plan, self.state, self._settings.seed, own_threads(), is_fresh=True)
+        initialize(self.plan, self.state, self._settings.seed, thread_count(), is_fresh=True)
 
-    takes_writes = True
+    has_writable_state = True
 
     def written(self) -> None:
         """Note that the state was written between two orders."""
-        self._turns.forget()
+        self._arena_owner.forget()
 
-    def hold_updates(self) -> UpdateHold:
+    def pause_updates(self) -> UpdatePause:
         """Make updates wait until the old state has been copied."""
         copied = threading.Semaphore(0)
         self._memory.gate.hold(copied.acquire)
-        return UpdateHold(copying_order(self.plan), copied.release, lambda: None)
+        return UpdatePause(copying_order(self.plan), copied.release, lambda: None)
 
     def close(self, results: Results) -> None:
         """Do nothing: there are no other processes."""

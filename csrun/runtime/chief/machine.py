@@ -40,7 +40,7 @@ class Feed:
     number: index of the data set in the list that each streamer has.
     dataset: the same data set, in this process.
     last: first batch that is not used; None for all.
-    told: description of the data set's order for the streamers' `hear`, if needed.
+    told: description of the data set's order for the streamers' `receive_order`, if needed.
     is_pushed: the chief makes the batches itself and passes them to `push`; the data set is not
         read.
     """
@@ -49,12 +49,12 @@ class Feed:
     number: int = 0
     first: int = 0
     last: int | None = None
-    told: bytes = b""
+    data_order: bytes = b""
     is_pushed: bool = False
 
 
 @dataclass(frozen=True)
-class UpdateHold:
+class UpdatePause:
     """Updates that wait until the old state has been copied.
 
     order: order in which tensors are to be copied.
@@ -70,7 +70,7 @@ class UpdateHold:
     sent: Mapping[str, Blocks] | None = None
 
 
-class Ordered(Protocol):
+class OrderedSteps(Protocol):
     """Ordered steps, which may be running."""
 
     @property
@@ -94,15 +94,15 @@ class Program(Protocol):
     plan: relocated onto the shared store.
     device: name of the device in log lines.
     feeding: streamers of its batches.
-    runs_apart: whether its steps are computed while this process continues.
+    runs_asynchronously: whether its steps are computed while this process continues.
     """
 
     plan: Plan
     device: str
     feeding: Feeding
-    runs_apart: bool
+    runs_asynchronously: bool
 
-    def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
+    def begin(self, first: int = 0, last: int | None = None, data_order: bytes = b"") -> None:
         """Set the next batch to number `first` of its data set; prefetched batches are discarded.
 
         Call it for another pass of an evaluation, whether or not the last pass has ended. A program
@@ -124,7 +124,7 @@ class Program(Protocol):
         return.
         """
 
-    def order(self, steps: StepOrder) -> Ordered:
+    def order(self, steps: StepOrder) -> OrderedSteps:
         """Start steps as `run`, without waiting for them."""
 
     def result(self, slot: int, step: int) -> StepResult:
@@ -144,7 +144,7 @@ class Machine(Program, Protocol):
 
     state: tensors of a checkpoint, by name; may be written before the first call of `run`, and read
         between calls, whichever program has run.
-    takes_writes: it may also be written between calls, followed by a call of `written`.
+    has_writable_state: it may also be written between calls, followed by a call of `written`.
     numbers: numbers passed with each step, if any: float64[MOST_STEPS, numbers + 1], step s in row
         s mod MOST_STEPS. They are written before the step's order; the last column, the norm of
         clipped gradients, is set after it.
@@ -161,7 +161,7 @@ class Machine(Program, Protocol):
     plans: list[Plan]
 
     @property
-    def takes_writes(self) -> bool:
+    def has_writable_state(self) -> bool:
         """Return whether the state may be written between two calls of `run`."""
 
     def written(self) -> None:
@@ -191,7 +191,7 @@ class Machine(Program, Protocol):
         Called once, before anything is written: the store is assumed to be zero.
         """
 
-    def hold_updates(self) -> UpdateHold:
+    def pause_updates(self) -> UpdatePause:
         """Make updates wait until the old state has been copied, between two calls of `run`."""
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
@@ -204,7 +204,7 @@ class Machine(Program, Protocol):
         """End the run in all processes, which return `results`."""
 
 
-def over_store(owner: Plan, executable: Executable, sram_bytes: int | None) -> Executable:
+def relocate_to_store(owner: Plan, executable: Executable, sram_bytes: int | None) -> Executable:
     """Relocate an Executable onto the store of a run; sram_bytes: the wafer's memory (None: no
     limit).
 

@@ -13,7 +13,7 @@ from csrun.executable.arrays import Array
 from csrun.executable.shards import Own, StoreShards, piece_starts
 from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
-from csrun.runtime.chief.machine import StoreState, UpdateHold
+from csrun.runtime.chief.machine import StoreState, UpdatePause
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
@@ -71,7 +71,7 @@ class ChiefStore:
         load = messages.LoadStore(directory, digest, layout, settings, checkpoints, *part)
         self._channel.send(load)
 
-    def made(self) -> messages.StoreReady:
+    def wait_until_created(self) -> messages.StoreReady:
         """Wait until the store is created."""
         memories = 0 if self.is_remote else MEMORIES
         ready, parts = self._expect(messages.StoreReady, memories + self._counters)
@@ -90,7 +90,7 @@ class ChiefStore:
         """Free a program's updates, by its number."""
         self._channel.send(messages.UnloadProgram(number))
 
-    def ask_first_values(self) -> None:
+    def request_initial_values(self) -> None:
         """Send the request to initialize the state."""
         self._channel.send(messages.InitializeStore())
 
@@ -169,8 +169,8 @@ class ChiefStores:
             later_bytes = 0 if self.are_remote else sum(nbytes[server + 1 :])
             each.ask(executable, settings, checkpoints, later_bytes)
             if not self.are_remote:
-                placed.append(_placed(each.made()))
-        placed = placed or [_placed(each.made()) for each in self._each]
+                placed.append(_placed(each.wait_until_created()))
+        placed = placed or [_placed(each.wait_until_created()) for each in self._each]
         return log_lines.weight_stores(placed, len(piece_starts(self._plan)[0]))
 
     def add(self, executable: Executable) -> list[int]:
@@ -186,11 +186,11 @@ class ChiefStores:
     def initialize(self) -> None:
         """Initialize the state, in all tasks concurrently."""
         for each in self._each:
-            each.ask_first_values()
+            each.request_initial_values()
         for each in self._each:
             each.initialized()
 
-    def hold_updates(self) -> UpdateHold:
+    def pause_updates(self) -> UpdatePause:
         """Make the tasks' updates wait; tasks on other machines send the state meanwhile."""
         stores = [each.sent for each in self._each if each.sent is not None]
         found = {name: tensor for store in stores for name, tensor in store.hold().items()}
@@ -201,7 +201,7 @@ class ChiefStores:
             for store in stores:
                 store.end()
 
-        return UpdateHold(copying_order(self._plan), lambda count: None, end, sent)
+        return UpdatePause(copying_order(self._plan), lambda count: None, end, sent)
 
     def state(self, plan: Plan) -> StoreState:
         """Return the state of all tasks, in the order of one store, and the numbers of the
@@ -261,7 +261,7 @@ def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
     return [part for own in tasks for part in (*own[:common], *own[first : first + COUNTERS])]
 
 
-def held_by(counters: Sequence[Counter], plan: Plan) -> UpdateHold:
+def update_pause_of(counters: Sequence[Counter], plan: Plan) -> UpdatePause:
     """Return the hold on updates of this machine, which wait for these counters; plan: that of the
     store.
     """
@@ -270,7 +270,7 @@ def held_by(counters: Sequence[Counter], plan: Plan) -> UpdateHold:
         for counter in counters:
             counter.raise_by(count)
 
-    return UpdateHold(copying_order(plan), copied, lambda: _close(counters))
+    return UpdatePause(copying_order(plan), copied, lambda: _close(counters))
 
 
 def _close(counters: Iterable[Counter]) -> None:

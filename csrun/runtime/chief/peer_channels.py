@@ -23,7 +23,7 @@ _TASKS: dict[type, str] = {  # description of requests between orders, for messa
     messages.Primed: "produce its first batch",
     messages.Traced: "send its trace",
     messages.UpdatesReady: "load another program's updates",
-    messages.UpdatesHeld: "pause its updates",
+    messages.UpdatesPaused: "pause its updates",
     messages.StoreInitialized: "initialize the weights",
 }
 

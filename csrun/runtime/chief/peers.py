@@ -14,23 +14,23 @@ from csrun.executable.arrays import Array, Batch, Bytes
 from csrun.executable.bind import store_of
 from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
-from csrun.runtime.chief.machine import Feed, StoreState, UpdateHold
-from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, held_by
+from csrun.runtime.chief.machine import Feed, StoreState, UpdatePause
+from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, update_pause_of
 from csrun.runtime.chief.peer_channels import PeerChannels
-from csrun.runtime.chief.programs import Awaited, ClusterMachine, Loaded
+from csrun.runtime.chief.programs import Awaited, ClusterMachine, LoadResult
 from csrun.runtime.chief.pushed_ring import RINGS, PushedRing
 from csrun.runtime.chief.streamer_clients import ChiefStreamers
-from csrun.runtime.chief.swarmx_client import Lanes, connect_wafers
+from csrun.runtime.chief.swarmx_client import SwarmxConnections, connect_wafers
 from csrun.runtime.chief.wafer_clients import Wafers
-from csrun.runtime.cpus import cpus_of, own_threads
+from csrun.runtime.cpus import cpus_of, thread_count
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.step.trace import Spans
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
-from csrun.runtime.wire.ring import RingReader, ahead_of, ring_slots_for
+from csrun.runtime.wire.ring import RingReader, prefetch_depths, ring_slots_for
 from csrun.runtime.wire.shared import Counter, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
@@ -68,7 +68,7 @@ class RunRequest:
     systems: tuple[str, ...]
     cores: int
     sram_bytes: int | None = None
-    told: bytes = b""
+    data_order: bytes = b""
     data: int = 0
     batch: int | None = None
     checkpoints: messages.CheckpointSpace | None = None
@@ -124,14 +124,14 @@ class RunPeers:
         first = request.first if request.batch is None else request.batch
         # Before programs are loaded, so that streamers make their first batches meanwhile.
         if not request.is_pushed:
-            self._streamers.start(plan, 0, first, request.last, request.data, request.told)
+            self._streamers.start(plan, 0, first, request.last, request.data, request.data_order)
         lanes = self._lanes(request, wafers)
         if not plan.store_in_arena:
             notify(self._make_stores(request))
         notify(log_lines.PROGRAMMING)
         loading = self._loading(request.executable, first, is_pushed=request.is_pushed)
         if lanes:
-            self._wafers.load_by(loading, lanes)
+            self._wafers.load_with_connections(loading, lanes)
         else:
             self._wafers.load(loading, self._stores.parts if self._stores else [])
         self._add_rings(plan, 0, request.is_pushed)
@@ -148,27 +148,27 @@ class RunPeers:
             self,
             request.executable,
             "+".join(request.systems),
-            Loaded(list(map(self._map, results)), feeding),
+            LoadResult(list(map(self._map, results)), feeding),
             self._state(plan, arenas),
             programming_time_s,
             request.sram_bytes,
         )
 
-    def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
+    def load(self, executable: Executable, number: int, feed: Feed) -> LoadResult:
         """Load the program of this number everywhere, with its own batches."""
         plan = executable.plan
         if feed.is_pushed:
             self._load_beside_store(executable, 0, is_pushed=True)
             self._add_rings(plan, number, is_pushed=True)
-            return Loaded(self._loaded_results(), Feeding())
+            return LoadResult(self._loaded_results(), Feeding())
         remote = self._streamers.count_remote  # whose rings are created here
         counters = RING_DESCRIPTORS * self._streamers.readers
         self._resources.enter_context(open_files.room_for(counters * remote))
-        self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.told)
+        self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.data_order)
         self._load_beside_store(executable, feed.first)
         self._add_rings(plan, number)
         results = self._loaded_results()
-        return Loaded(results, self._streamers.primed(feed.dataset.replayed))
+        return LoadResult(results, self._streamers.primed(feed.dataset.replayed))
 
     def initialize(self, state: dict[str, Array]) -> None:
         """Initialize the state, in MemoryX or in the process that maps the arena."""
@@ -176,12 +176,14 @@ class RunPeers:
             self._stores.initialize()
             return
         plan, seed = self._request.executable.plan, self._request.settings.seed
-        initialize(plan, state, seed, own_threads(), is_fresh=True)
+        initialize(plan, state, seed, thread_count(), is_fresh=True)
 
-    def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
+    def load_sharing_batches(
+        self, executable: Executable, other: int, feeding: Feeding
+    ) -> LoadResult:
         """Load a program that uses the batches of another one."""
         self._load_beside_store(executable, 0, other)
-        return Loaded(self._loaded_results(), feeding)
+        return LoadResult(self._loaded_results(), feeding)
 
     def _loaded_results(self) -> list[Bytes]:
         """Return the results of another program, once all wafers have loaded it."""
@@ -191,7 +193,7 @@ class RunPeers:
         """Free a program that will not run again."""
         if self._stores is not None:
             self._stores.unload(number)
-        self._wafers.tell(messages.UnloadProgram(number))
+        self._wafers.broadcast(messages.UnloadProgram(number))
 
     def end(self, source: int) -> None:
         """Free the batches of a program that are not used any more."""
@@ -199,12 +201,12 @@ class RunPeers:
             self._pushed.pop(source).close()
         else:
             self._streamers.end(source)
-        self._wafers.tell(messages.EndStreaming(source))
+        self._wafers.broadcast(messages.EndStreaming(source))
 
-    def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
+    def begin(self, source: int, first: int, last: int | None, data_order: bytes) -> None:
         """Begin a pass over the data of a program with its own batches."""
-        number = self._streamers.begin(source, first, last, told)
-        self._wafers.tell(messages.BeginPass(source, number, first, last))
+        number = self._streamers.begin(source, first, last, data_order)
+        self._wafers.broadcast(messages.BeginPass(source, number, first, last))
 
     def push(self, source: int, batch: Batch) -> None:
         """Send the next batch of a program with pushed batches."""
@@ -217,7 +219,7 @@ class RunPeers:
         plan, names = request.executable.plan, request.feeding.streamers
         self._gather(request, (), RING_DESCRIPTORS)
         self._streamers.start(plan, 0, request.first, request.last)
-        slots, ahead = ring_slots_for(len(names), plan.inputs), ahead_of(len(names))
+        slots, ahead = ring_slots_for(len(names), plan.inputs), prefetch_depths(len(names))
         readers = [
             self._resources.enter_context(
                 closing(RingReader(own, plan.inputs, slots, self._peers[name], ahead=ahead))
@@ -229,7 +231,7 @@ class RunPeers:
 
     def order(self, order: messages.RunSteps) -> None:
         """Send an order to the wafers."""
-        self._wafers.tell(order)
+        self._wafers.broadcast(order)
 
     def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
@@ -242,7 +244,7 @@ class RunPeers:
         return self._wafers.have_answered()
 
     @property
-    def take_writes(self) -> bool:
+    def has_writable_state(self) -> bool:
         """True if the whole state is mapped from one store on this machine."""
         if self._stores is None:
             return len(self._request.systems) == 1
@@ -250,18 +252,18 @@ class RunPeers:
 
     def written(self) -> None:
         """Notify the wafers that the state was written."""
-        self._wafers.tell(messages.WeightsChanged())
+        self._wafers.broadcast(messages.WeightsChanged())
 
-    def hold_updates(self) -> UpdateHold:
+    def pause_updates(self) -> UpdatePause:
         """Make the updates wait, in MemoryX or in the wafer that has the store."""
         if self._stores is not None and self._stores.are_remote:
-            return self._stores.hold_updates()
+            return self._stores.pause_updates()
         owners = self._memoryx or (wafer_name(self._request.systems[0]),)
         for owner in owners:
-            self._peers[owner].send(messages.HoldUpdates())
-        answers = [self._peers.expect(owner, messages.UpdatesHeld, 1) for owner in owners]
+            self._peers[owner].send(messages.PauseUpdates())
+        answers = [self._peers.expect(owner, messages.UpdatesPaused, 1) for owner in owners]
         plan = self._request.executable.plan
-        return held_by([Counter(counter) for _, (counter,) in answers], plan)
+        return update_pause_of([Counter(counter) for _, (counter,) in answers], plan)
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
         """Return the spans that the peers have traced, by name; all of them if `asks`."""
@@ -289,7 +291,7 @@ class RunPeers:
         self._streamers = self._resources.enter_context(closing(streamers))
         self._require_whole_batches = streamers.require_whole
 
-    def _lanes(self, request: RunRequest, wafers: Sequence[str]) -> list[Lanes]:
+    def _lanes(self, request: RunRequest, wafers: Sequence[str]) -> list[SwarmxConnections]:
         """The connections of several systems to SwarmX, where MemoryX is on other machines."""
         plan, servers = request.executable.plan, self._memoryx
         are_remote = any(isinstance(self._peers[server], TcpChannel) for server in servers)

@@ -10,7 +10,7 @@ from csrun.context import Role
 from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
 from csrun.executable.arrays import Array, Batch, Bytes
-from csrun.runtime.chief.machine import Feed, Program, StoreState, UpdateHold, over_store
+from csrun.runtime.chief.machine import Feed, Program, StoreState, UpdatePause, relocate_to_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
 from csrun.runtime.step.source import require_first_rows
@@ -19,11 +19,11 @@ from csrun.runtime.wire import messages
 
 log = logging.getLogger("csrun")
 # receiver of a wafer's reports about its waits
-Awaited = messages.BatchAwaited | messages.WeightsAwaited
+Awaited = messages.BatchStall | messages.WeightStall
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     """Result of loading a program: the wafers' results, and the streamers of its batches."""
 
     results: Sequence[Bytes]
@@ -44,10 +44,12 @@ class Peers(Protocol):
     def has_answer(self) -> bool:
         """Return whether all of them have sent a message since the order."""
 
-    def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
+    def load(self, executable: Executable, number: int, feed: Feed) -> LoadResult:
         """Load the program of this number everywhere, with its own batches."""
 
-    def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
+    def load_sharing_batches(
+        self, executable: Executable, other: int, feeding: Feeding
+    ) -> LoadResult:
         """Load a program that uses the batches of another one."""
 
     def unload(self, number: int) -> None:
@@ -59,20 +61,20 @@ class Peers(Protocol):
     def initialize(self, state: dict[str, Array]) -> None:
         """Initialize the state, where the store is."""
 
-    def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
+    def begin(self, source: int, first: int, last: int | None, data_order: bytes) -> None:
         """Begin a pass over the data of a program with its own batches."""
 
     def push(self, source: int, batch: Batch) -> None:
         """Send the next batch of a program with pushed batches."""
 
     @property
-    def take_writes(self) -> bool:
+    def has_writable_state(self) -> bool:
         """Return whether the state may be written between orders."""
 
     def written(self) -> None:
         """Notify the wafers that the state was written."""
 
-    def hold_updates(self) -> UpdateHold:
+    def pause_updates(self) -> UpdatePause:
         """Make updates wait until the old state has been copied."""
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
@@ -121,10 +123,10 @@ class ClusterProgram:
     own: the program whose rings carry its batches; this one if they are its own.
     """
 
-    runs_apart = True
+    runs_asynchronously = True
 
     def __init__(
-        self, peers: Peers, plan: Plan, device: str, number: int, loaded: Loaded, own: int
+        self, peers: Peers, plan: Plan, device: str, number: int, loaded: LoadResult, own: int
     ) -> None:
         self.plan, self.device, self.feeding = plan, device, loaded.feeding
         self.number, self.own = number, own
@@ -132,9 +134,9 @@ class ClusterProgram:
         slots = [ResultSlots(plan, memory) for memory in loaded.results]
         self._results = SystemsResults(plan, slots)
 
-    def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
+    def begin(self, first: int = 0, last: int | None = None, data_order: bytes = b"") -> None:
         """Set the next batch to number `first` of its data set."""
-        self._peers.begin(self.own, first, last, told)
+        self._peers.begin(self.own, first, last, data_order)
 
     def push(self, batch: Batch) -> None:
         """Send the batch of the next step."""
@@ -155,7 +157,7 @@ class ClusterProgram:
         except PeerLost as lost:
             lost.step = steps.first
             raise
-        return ClusterOrder(self._peers, order, self._say_awaited)
+        return ClusterOrder(self._peers, order, self._log_wait)
 
     def result(self, slot: int, step: int) -> StepResult:
         """Return the result of step number `slot` of the last call."""
@@ -165,9 +167,9 @@ class ClusterProgram:
         """Return the losses of the last call's first `count` steps."""
         return self._results.losses(count)
 
-    def _say_awaited(self, awaited: Awaited) -> None:
+    def _log_wait(self, awaited: Awaited) -> None:
         where = ""
-        if isinstance(awaited, messages.WeightsAwaited):
+        if isinstance(awaited, messages.WeightStall):
             what = f"{peer_name(Role.MEMORYX, 1 + awaited.server)} to update the weights"
         else:
             what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
@@ -188,7 +190,7 @@ class ClusterMachine(ClusterProgram):
         peers: Peers,
         executable: Executable,
         system: str,
-        loaded: Loaded,
+        loaded: LoadResult,
         state: StoreState,
         programming_time_s: float,
         sram_bytes: int | None,
@@ -204,11 +206,14 @@ class ClusterMachine(ClusterProgram):
 
     def load(self, executable: Executable, feed: Feed | Program) -> ClusterProgram:
         """Load another program over the same store."""
-        executable = over_store(self.plan, executable, self._sram_bytes)
+        executable = relocate_to_store(self.plan, executable, self._sram_bytes)
         number = len(self.plans)
         if isinstance(feed, ClusterProgram):
             require_first_rows(executable.plan.inputs, feed.plan.inputs)
-            loaded, own = self._peers.load_beside(executable, feed.own, feed.feeding), feed.own
+            loaded, own = (
+                self._peers.load_sharing_batches(executable, feed.own, feed.feeding),
+                feed.own,
+            )
         elif isinstance(feed, Feed):
             loaded, own = self._peers.load(executable, number, feed), number
         else:
@@ -235,17 +240,17 @@ class ClusterMachine(ClusterProgram):
         self._peers.initialize(self.state)
 
     @property
-    def takes_writes(self) -> bool:
+    def has_writable_state(self) -> bool:
         """Return whether the state may be written between orders."""
-        return self._peers.take_writes
+        return self._peers.has_writable_state
 
     def written(self) -> None:
         """Note that the state was written between two orders."""
         self._peers.written()
 
-    def hold_updates(self) -> UpdateHold:
+    def pause_updates(self) -> UpdatePause:
         """Make updates wait until the old state has been copied."""
-        return self._peers.hold_updates()
+        return self._peers.pause_updates()
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
         """Return the spans of each process except the chief, by name; as `Machine.traced`."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from time import perf_counter
 
 from csrun.base.errors import CsrunError
-from csrun.context.ending import DeferredEnding
+from csrun.context.deferred_termination import DeferredTermination
 from csrun.executable.arrays import Array
 from csrun.records import checkpoints, log_lines
 from csrun.records.tensor_files import Blocks
-from csrun.runtime.chief.machine import UpdateHold
+from csrun.runtime.chief.machine import UpdatePause
 from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")
@@ -36,7 +36,7 @@ class Saving:
         self,
         model_dir: Path,
         writer: checkpoints.Writer,
-        ending: DeferredEnding,
+        ending: DeferredTermination,
         newest: int | None,
         remedy: str,
     ) -> None:
@@ -50,7 +50,7 @@ class Saving:
         self,
         step: int,
         state: Mapping[str, Array],
-        hold: Callable[[], UpdateHold],
+        hold: Callable[[], UpdatePause],
         more: Mapping[str, Array] | None = None,
     ) -> None:
         """Start to save the current state; steps may continue after the call.
@@ -79,7 +79,7 @@ class Saving:
             self._guarded(self._under_way.result)
             self._under_way = None
 
-    def outdate(self) -> None:
+    def invalidate(self) -> None:
         """Wait until the last checkpoint is complete, and forget it: the state is about to change.
 
         Raises: CsrunError as `wait`
@@ -162,7 +162,7 @@ class Saving:
 class _CopyNotifier:
     """Notifies the waiting updates of each copied tensor, and at the end of all of them."""
 
-    def __init__(self, held: UpdateHold) -> None:
+    def __init__(self, held: UpdatePause) -> None:
         self._order, self._held = held.order, held
         self._left, self._names = len(held.order), frozenset(held.order)
 

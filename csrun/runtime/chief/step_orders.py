@@ -6,7 +6,7 @@ from time import perf_counter
 from csrun.base.errors import CsrunError
 from csrun.context import Progress
 from csrun.executable import MOST_STEPS, Plan
-from csrun.runtime.chief.machine import Ordered, Program
+from csrun.runtime.chief.machine import OrderedSteps, Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
 from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
@@ -29,12 +29,12 @@ class OrderSplitter:
         """Run the first of these steps, up to the nearest multiple of a boundary or fewer."""
         return self.finish(self.begin(steps, boundaries))
 
-    def begin(self, steps: StepOrder, boundaries: tuple[int, ...]) -> Ordered:
+    def begin(self, steps: StepOrder, boundaries: tuple[int, ...]) -> OrderedSteps:
         """Start steps as `give`, without waiting for them."""
-        first, gathering = steps.first, steps.gathering
+        first, accumulation = steps.first, steps.accumulation
         counts = [every - first % every for every in boundaries]
-        if gathering is not None:
-            counts = [gathering.batches_of(each) for each in counts]
+        if accumulation is not None:
+            counts = [accumulation.batches_of(each) for each in counts]
         count = min([self._most, steps.count, *counts])
         if self._last is not None:
             count = min(count, self._last - first)
@@ -42,11 +42,11 @@ class OrderSplitter:
             count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
         else:
             count = min(count, 1)  # the time of a step is not known yet
-        if gathering is not None:
-            gathering = gathering.first(count)
-        return self._machine.order(StepOrder(first, count, steps.keeps_all, gathering))
+        if accumulation is not None:
+            accumulation = accumulation.first(count)
+        return self._machine.order(StepOrder(first, count, steps.keeps_all, accumulation))
 
-    def finish(self, order: Ordered) -> StepsDone:
+    def finish(self, order: OrderedSteps) -> StepsDone:
         """Wait for the steps that `begin` has started."""
         started = perf_counter()
         done = order.finish()
@@ -55,7 +55,7 @@ class OrderSplitter:
         return done
 
 
-def nothing_counts(plan: Plan, number: int) -> str:
+def no_counted_labels(plan: Plan, number: int) -> str:
     """Return the message that no label of the batch counts, for this index of the batch's
     counts.
     """
@@ -95,7 +95,7 @@ def evaluate(
         if done.bad_loss is not None:
             why = f"loss is {done.bad_loss} at batch {index} of the evaluation"
             if done.uncounted is not None:
-                why += f": {nothing_counts(machine.plan, done.uncounted)}"
+                why += f": {no_counted_labels(machine.plan, done.uncounted)}"
             raise CsrunError(why)
         if done.finished:
             break

@@ -67,14 +67,14 @@ class ChiefStreamers:
         first: int,
         last: int | None,
         data: int = 0,
-        told: bytes = b"",
+        data_order: bytes = b"",
     ) -> None:
         """Start streaming a program's batches from `first` on, from a data set by index.
 
         told: description of the data set's order.
         """
         self._data_of[source] = data
-        self._tell(data, told)
+        self._send_data_order(data, data_order)
         for name, own in self._turns(first):
             self._peers[name].send(
                 messages.StartStreaming(
@@ -90,10 +90,10 @@ class ChiefStreamers:
                 )
             )
 
-    def begin(self, source: int, first: int, last: int | None, told: bytes) -> int:
+    def begin(self, source: int, first: int, last: int | None, data_order: bytes) -> int:
         """Begin a pass over the data of a program with its own batches; return the pass number."""
         self._passes += 1
-        self._tell(self._data_of[source], told)
+        self._send_data_order(self._data_of[source], data_order)
         for name, own in self._turns(first):
             self._peers[name].send(messages.BeginPass(source, self._passes, own, last))
         return self._passes
@@ -133,11 +133,11 @@ class ChiefStreamers:
         for turn, name in enumerate(self.names):
             yield name, first + (turn - first) % len(self.names)
 
-    def _tell(self, data: int, told: bytes) -> None:
+    def _send_data_order(self, data: int, data_order: bytes) -> None:
         """Send each streamer the order of a data set, in as many messages as needed."""
         # The order may be larger than one message.
-        for start in range(0, len(told), PART_BYTES):
-            part = messages.TellOrder(data, told[start : start + PART_BYTES])
+        for start in range(0, len(data_order), PART_BYTES):
+            part = messages.DataOrderPart(data, data_order[start : start + PART_BYTES])
             for name in self.names:
                 self._peers[name].send(part)
 

@@ -13,7 +13,7 @@ from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
 
 
 @dataclass(frozen=True)
-class Lanes:
+class SwarmxConnections:
     """A wafer's connections to a SwarmX task, one per MemoryX task, which the caller closes.
 
     names: names of the other ends.
@@ -31,7 +31,7 @@ def connect_wafers(
     wafers: Sequence[str],
     precision: str,
     trace_steps: TraceSteps | None,
-) -> list["Lanes"]:
+) -> list["SwarmxConnections"]:
     """Set up the tree of SwarmX tasks; return the connections of each wafer to it.
 
     The last tasks may have no place in the tree.
@@ -48,7 +48,9 @@ def connect_wafers(
         peers[name].send(messages.JoinSwarmX(used[0], name))
     above = {wafer: task for task, own in zip(used, below, strict=True) for wafer in own}
     return [
-        Lanes((task,) * len(memoryx), [_lane(folder, task, name, server) for server in memoryx])
+        SwarmxConnections(
+            (task,) * len(memoryx), [_lane(folder, task, name, server) for server in memoryx]
+        )
         for name, task in ((name, above[number]) for number, name in enumerate(wafers))
     ]
 

@@ -70,7 +70,7 @@ class ChiefTrace:
             return
         log.info(f"Trace of steps {first} to {last}: {path} (open in ui.perfetto.dev)")
 
-    def break_off(self) -> None:
+    def write_partial(self) -> None:
         """Write what was traced so far, because the run ends by an error.
 
         This includes processes of this machine, alive or not. Remote peers are not queried: one is

@@ -12,17 +12,17 @@ import numpy as np
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import RunSettings
-from csrun.context.ending import DeferredEnding, reason_to_end
+from csrun.context.deferred_termination import DeferredTermination, reason_to_end
 from csrun.executable import MOST_STEPS, StepNumber
 from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.records import checkpoints
 from csrun.records.ledger import Row, StepTimes
-from csrun.runtime.chief.machine import Machine, Ordered, Program
+from csrun.runtime.chief.machine import Machine, OrderedSteps, Program
 from csrun.runtime.chief.range_reports import first_overflow, range_reports
 from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_end import StepEnd
-from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
+from csrun.runtime.chief.step_orders import OrderSplitter, Show, no_counted_labels
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
 from csrun.runtime.chief.update_reports import UpdateReports
@@ -30,7 +30,7 @@ from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers
 from csrun.runtime.step.trace import SpanKind
-from csrun.runtime.wire.messages import Gathering, Results, StepOrder, StepsDone
+from csrun.runtime.wire.messages import AccumulatedBatches, Results, StepOrder, StepsDone
 
 log = logging.getLogger("csrun")
 
@@ -76,7 +76,7 @@ class Training:
         self._taken = taken
         self._loss = float("nan")
         self._loss_so_far = 0.0  # of a step with uncomputed batches
-        self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
+        self._ending = DeferredTermination(machine.has_lost_peer, options.grace_s)
         folder = options.model_dir
         writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
         remedy = _remedy_of_values(options.settings)
@@ -122,7 +122,7 @@ class Training:
         """Finish or discard the checkpoint in progress; signals are still deferred."""
         self._saving.end(error)
         if isinstance(error, Exception):
-            self._trace.break_off()
+            self._trace.write_partial()
 
     def run(self) -> Results:
         """Train to the end; return the final step and loss.
@@ -166,8 +166,8 @@ class Training:
         self,
         numbers: Sequence[Sequence[float]] = (),
         keeps_all: bool = False,
-        gathering: Gathering | None = None,
-    ) -> Ordered:
+        accumulation: AccumulatedBatches | None = None,
+    ) -> OrderedSteps:
         """Start steps as `advance`, without waiting for them; call `finish_order` next.
 
         numbers: numbers of the steps from `step` on, if steps have numbers; their rows, at most
@@ -187,17 +187,17 @@ class Training:
         if self._scale is not None:
             self._scale.begin(self.step)
         most = 1 if self._step_end else len(numbers) or MOST_STEPS
-        if gathering is not None:
-            most = len(gathering.ends)
+        if accumulation is not None:
+            most = len(accumulation.ends)
         boundaries = [options.log_steps, options.checkpoint_steps]
         if self._ranges is not None:  # a step with an overflow is the last one of its order
             boundaries.append(self._ranges.every if self._scale is None else 1)
         self.record.mark(Row.SCRIPT)
         self._ordered_ns = perf_counter_ns()
-        steps = StepOrder(self.step, most, keeps_all, gathering)
+        steps = StepOrder(self.step, most, keeps_all, accumulation)
         return self._orders[self._program].begin(steps, tuple(boundaries))
 
-    def finish_order(self, order: Ordered) -> StepsDone:
+    def finish_order(self, order: OrderedSteps) -> StepsDone:
         """Wait for the started steps; write the output that is due after them, as `advance`."""
         options = self._options
         behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script was late, or waits
@@ -207,7 +207,7 @@ class Training:
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
         self.record.mark_steps(StepTimes(done.seconds + end_s, *waits), behind)
-        first, steps = self.step, self._steps_of(done, order.steps.gathering)
+        first, steps = self.step, self._steps_of(done, order.steps.accumulation)
         exhausted, before = None, self.scale_state
         if self._scale is not None:
             overflow = partial(self._first_overflow, first + steps)
@@ -234,10 +234,10 @@ class Training:
         self._saving.look()
         if steps and options.saves_due:
             self.save_due()
-        if self._ending.asked is None:
+        if self._ending.received is None:
             self._trace.look(self.step)
         self.record.mark(Row.CHIEF)
-        if (asked := self._ending.asked) is not None:
+        if (asked := self._ending.received) is not None:
             self._is_asked = True
             self._save_before_end(reason_to_end(asked))
             self._trace.look(self.step, is_over=True)  # by processes that may still be computing
@@ -282,8 +282,8 @@ class Training:
 
         On a machine that accepts no writes a step must not follow.
         """
-        self._saving.outdate()
-        if self._machine.takes_writes:
+        self._saving.invalidate()
+        if self._machine.has_writable_state:
             self._put(values)
         else:
             self._replaced |= values
@@ -330,16 +330,16 @@ class Training:
         names = self._machine.feeding.streamers
         return names[self.step % len(names)] if self._options.apart and names else None
 
-    def _steps_of(self, done: StepsDone, gathering: Gathering | None) -> int:
+    def _steps_of(self, done: StepsDone, accumulation: AccumulatedBatches | None) -> int:
         """Return how many steps an order has ended; then the loss of the last one is known."""
-        if gathering is None:
+        if accumulation is None:
             if done.done:
                 self._result = self._program.result(done.done - 1, self.step + done.done - 1)
                 self._loss = self._result.loss
             return done.done
-        ends = gathering.ends[: done.done] or (True,) * (not gathering.ends)
+        ends = accumulation.ends[: done.done] or (True,) * (not accumulation.ends)
         losses = self._program.losses(done.done) or [0.0]
-        if gathering.before == 0:
+        if accumulation.before == 0:
             self._loss_so_far = 0.0
         for loss, is_last in zip(losses, ends, strict=False):
             self._loss_so_far += loss
@@ -372,11 +372,11 @@ class Training:
         step = self.step
         self.record.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
-        more = {**self._options.beside(step), **(self._scale.tensors if self._scale else {})}
+        more = {**self._options.extra_tensors(step), **(self._scale.tensors if self._scale else {})}
         more |= self._replaced
         with self._as_it_was():
             state = {**self._machine.state, **more}
-            self._saving.begin(step, state, self._machine.hold_updates, more)
+            self._saving.begin(step, state, self._machine.pause_updates, more)
         self.record.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
 
@@ -422,7 +422,7 @@ class Training:
         if self._ranges and (where := self._ranges.first_overflow(step + 1)):
             what += f", {where}"
         if done.uncounted is not None:
-            uncounted = nothing_counts(self._machine.plan, done.uncounted)
+            uncounted = no_counted_labels(self._machine.plan, done.uncounted)
             what, remedy = f"step {step + 1}: {uncounted}", "drop such batches in input_fn"
         return (
             f"{what}: training stopped before this update; {self._saving.last_good(step, remedy)}"

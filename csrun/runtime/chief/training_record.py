@@ -61,7 +61,7 @@ class LoopOptions:
     estimated_step_s: float | None = None
     number_ranges: int | None = None
     of_updates: UpdateSummaries = NO_SUMMARIES
-    beside: Callable[[int], Mapping[str, Array]] = lambda step: {}
+    extra_tensors: Callable[[int], Mapping[str, Array]] = lambda step: {}
     saves_due: bool = True
 
 
@@ -101,8 +101,8 @@ class TrainingRecord:
         rested_s = perf_counter() - self._left_s
         # Rates and times are those of the training, without the script's work between blocks.
         self._started += rested_s
-        self._rates.rested(rested_s)
-        self._ledger.rested(rested_s)
+        self._rates.exclude_pause(rested_s)
+        self._ledger.exclude_pause(rested_s)
 
     def rest(self) -> None:
         """Stop the clocks."""

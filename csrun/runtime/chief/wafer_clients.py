@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from csrun.runtime.chief.memoryx_client import close_all, parts_of
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.chief.programs import Awaited
-from csrun.runtime.chief.swarmx_client import Lanes
+from csrun.runtime.chief.swarmx_client import SwarmxConnections
 from csrun.runtime.wire import messages
 
 
@@ -17,7 +17,9 @@ class Wafers:
     def __init__(self, peers: PeerChannels, names: Sequence[str]) -> None:
         self._peers, self.names = peers, names
 
-    def load_by(self, loading: messages.LoadWafer, lanes: Sequence[Lanes]) -> None:
+    def load_with_connections(
+        self, loading: messages.LoadWafer, lanes: Sequence[SwarmxConnections]
+    ) -> None:
         """Load a run's first program in each, with its connections to SwarmX."""
         for system, (name, own) in enumerate(zip(self.names, lanes, strict=True)):
             order = replace(loading, system=system, remote_stores=own.names)
@@ -41,7 +43,7 @@ class Wafers:
         found = [self._peers.expect(name, messages.WaferReady, descriptors) for name in self.names]
         return max(ready.programming_time_s for ready, _ in found), [parts for _, parts in found]
 
-    def tell(self, order: messages.AnyMessage) -> None:
+    def broadcast(self, order: messages.AnyMessage) -> None:
         """Send all a message without an answer."""
         for name in self.names:
             self._peers[name].send(order)

@@ -14,7 +14,7 @@ from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Runtime, StepState, load, numbers_view
 from csrun.executable.arrays import Bytes
 from csrun.executable.store_places import gradient_block
-from csrun.runtime.cpus import own_threads
+from csrun.runtime.cpus import thread_count
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
 from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, StoreRequest
@@ -44,7 +44,7 @@ def serve_remote(
     part = StoreShare.of(plan, request)
     gate = UpdateGate(plan, part.own(plan))
     with (
-        closing(UpdateThreads(own_threads())) as threads,
+        closing(UpdateThreads(thread_count())) as threads,
         closing(make_store(plan, request.settings, request.checkpoints, part)) as store,
         closing(StateSender(control, plan, store, gate)) as sender,
     ):
@@ -124,7 +124,7 @@ class _RemoteStore:
                 self._control.send_array(self._bytes_at(offset, nbytes))
                 # Read once for a checkpoint or a restore: cached pages would evict those of the
                 # steps.
-                self._store.pages.let_go(range(offset, offset + nbytes))
+                self._store.pages.evict(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
                 self._control.receive_array(self._bytes_at(offset, nbytes))
                 self._store.pages.write_back(range(offset, offset + nbytes))
@@ -160,7 +160,7 @@ class _RemoteStore:
             case StoreRequest.FETCH:
                 turn.pages.fetch_weights(group)
                 self._answer(*map(raw, turn.sent.parts(group)))
-                turn.pages.has_read(group, is_updated_next=False)
+                turn.pages.mark_read(group, is_updated_next=False)
             case StoreRequest.GRADIENTS:
                 gradients = turn.gradients[group]
                 assert gradients is not None, "what is delivered has gradients"
@@ -186,7 +186,7 @@ class _RemoteStore:
                 self._answer(raw(SETTLED))
             case StoreRequest.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
-                self._turn.sent.outdate()
+                self._turn.sent.invalidate()
 
     def _order(self, kind: struct.Struct) -> bytes:
         return receive_few(self._wafer, kind.size, f"orders from {self._below}")
@@ -204,7 +204,7 @@ class _Served:
         plan, memory = executable.plan, store.memory.bytes
         program = stored.threads.over(executable.update_program(memory, runtime))
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
-        self.sent = SentWeights(plan, memory, self.pages.has_updated)
+        self.sent = SentWeights(plan, memory, self.pages.mark_updated)
         self.gradients = [gradient_block(plan, group, memory) for group in plan.groups]
         own, numbers = stored.share.own(plan), numbers_view(plan, memory)
         self.updates = Updates(plan, program, self.pages, gate, own, numbers)

@@ -30,7 +30,7 @@ from csrun.runtime.wire.ring import (
     slot_views,
     write_header,
 )
-from csrun.runtime.wire.shared import Counter, Mail, SharedMemory
+from csrun.runtime.wire.shared import Counter, Inbox, SharedMemory
 from csrun.runtime.wire.tcp import (
     SUM,
     DamagedTransferError,
@@ -52,15 +52,15 @@ class SlotSender:
     Raises: Interrupted, PeerLost as a `Waiter` does
     """
 
-    def __init__(self, mail: Mail, bulk: socket.socket) -> None:
+    def __init__(self, inbox: Inbox, bulk: socket.socket) -> None:
         # A full connection must not keep the streamer from receiving the chief's Stop.
         bulk.setblocking(False)
-        self._mail, self._bulk = mail, bulk
+        self._inbox, self._bulk = inbox, bulk
         self._room: defaultdict[int, int] = defaultdict(int)
         self._heard = b""
         self._poll = select.poll()
         self._poll.register(bulk, select.POLLOUT)
-        self._poll.register(mail.control.fileno(), select.POLLIN)
+        self._poll.register(inbox.control.fileno(), select.POLLIN)
 
     def fileno(self) -> int:
         """Descriptor that is readable when more slots may be free."""
@@ -69,13 +69,13 @@ class SlotSender:
     def room(self, source: int) -> int:
         """Return the number of free slots of a program, as far as known; 0 only if there is none.
 
-        It may also receive messages about other programs, which `known` returns.
+        It may also receive messages about other programs, which `ready_count` returns.
         """
         if not self._room[source]:
             self._hear()
         return self._room[source]
 
-    def known(self, source: int) -> int:
+    def ready_count(self, source: int) -> int:
         """Return the number of free slots that have been reported already."""
         return self._room[source]
 
@@ -106,7 +106,7 @@ class SlotSender:
             require_sum(
                 checksum(memoryview(word)),
                 behind,
-                f"counts of free slots from {self._mail.control.peer}",
+                f"counts of free slots from {self._inbox.control.peer}",
             )
             source, slots = ROOM.unpack(word)
             self._room[source] += slots
@@ -114,14 +114,14 @@ class SlotSender:
 
     def _wait(self) -> None:
         for descriptor, _ in self._poll.poll():
-            if descriptor == self._mail.control.fileno():
-                self._mail.keep()
+            if descriptor == self._inbox.control.fileno():
+                self._inbox.keep()
 
     def _lost(self) -> PeerLost:
         """Raise the chief's last message if there is one: it closes the connection at the end."""
         while True:
             try:
-                self._mail.keep()
+                self._inbox.keep()
             except PeerLost:
                 return PeerLost("lost the connection to the wafer's machine")
 
@@ -155,9 +155,9 @@ class BatchSender:
         return self._link.room(self._source)
 
     @property
-    def known(self) -> int:
+    def ready_count(self) -> int:
         """Number of free slots that have been reported already."""
-        return self._link.known(self._source)
+        return self._link.ready_count(self._source)
 
     def reserve(self) -> BatchSlot:
         """Wait for a free slot; call `publish` when it is filled."""
@@ -239,7 +239,7 @@ class _Ring:
             counter.close()
 
 
-class _Inflow:
+class _StreamerReceiver:
     """A streamer's connection and the rings that it fills."""
 
     def __init__(self, channel: TcpChannel) -> None:
@@ -281,7 +281,7 @@ class _Inflow:
             require_sum(checksum(ring.slot), self._sum, what)
             ring.publish()
 
-    def tell_room(self, ring: _Ring, descriptor: int) -> None:
+    def report_free_slots(self, ring: _Ring, descriptor: int) -> None:
         """Report freed slots of a ring after one of its readers has returned some.
 
         This never blocks: at most as many reports are unread as there are slots.
@@ -306,8 +306,8 @@ class BatchRelay:
 
     def __init__(self) -> None:
         self.damage: DamagedTransferError | None = None
-        self._inflows: dict[int, _Inflow] = {}
-        self._added: queue.SimpleQueue[tuple[_Inflow, _Ring]] = queue.SimpleQueue()
+        self._inflows: dict[int, _StreamerReceiver] = {}
+        self._added: queue.SimpleQueue[tuple[_StreamerReceiver, _Ring]] = queue.SimpleQueue()
         self._woken = Counter.create()
         self._is_over = False
         self._thread = threading.Thread(target=self._receive, name="batches", daemon=True)
@@ -324,9 +324,9 @@ class BatchRelay:
 
         The memory is the same descriptor for all. Receiving starts with the first ring.
         """
-        inflow = self._inflows.setdefault(channel.bulk.fileno(), _Inflow(channel))
+        inflow = self._inflows.setdefault(channel.bulk.fileno(), _StreamerReceiver(channel))
         inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots, readers)
-        memory = ring.memory.hand_over()
+        memory = ring.memory.detach_descriptor()
         # duplicates, since each reader closes its own
         parts = [(memory, os.dup(filled), os.dup(free)) for filled, free in ring.counters]
         self._added.put((inflow, ring))
@@ -348,7 +348,7 @@ class BatchRelay:
     def _receive(self) -> None:
         poll = select.poll()
         poll.register(self._woken.descriptor, select.POLLIN)
-        rings: dict[int, tuple[_Inflow, _Ring]] = {}
+        rings: dict[int, tuple[_StreamerReceiver, _Ring]] = {}
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._woken.descriptor:
@@ -360,7 +360,7 @@ class BatchRelay:
                     with suppress(BlockingIOError):
                         if descriptor in rings:
                             inflow, ring = rings[descriptor]
-                            inflow.tell_room(ring, descriptor)
+                            inflow.report_free_slots(ring, descriptor)
                         else:
                             self._inflows[descriptor].advance()
                 except OSError:  # a closed connection is not polled any more
@@ -370,7 +370,9 @@ class BatchRelay:
                     self.damage = error
                     self._inflows[descriptor].channel.abandon()
 
-    def _take_in(self, poll: select.poll, rings: dict[int, tuple[_Inflow, _Ring]]) -> None:
+    def _take_in(
+        self, poll: select.poll, rings: dict[int, tuple[_StreamerReceiver, _Ring]]
+    ) -> None:
         """Take over the rings that were added."""
         os.eventfd_read(self._woken.descriptor)
         while not self._added.empty():

@@ -210,16 +210,16 @@ class StateSender:
     def _pieces(self, place: TensorPlace) -> Iterator[memoryview]:
         tensor, pages = place.view(self._store.memory.bytes), self._store.pages
         first, end = place.offset_bytes, place.offset_bytes + place.nbytes
-        if place.is_turned:
+        if place.is_transposed:
             rows = max(1, PIECE_BYTES // tensor[0].nbytes)
             for row in range(0, len(tensor), rows):
                 yield raw(np.ascontiguousarray(tensor[row : row + rows]))
-            pages.let_go(range(first, end))
+            pages.evict(range(first, end))
             return
         for start in range(first, end, PIECE_BYTES):
             part = range(start, min(start + PIECE_BYTES, end))
             yield self._store.memory.bytes[part.start : part.stop].data
-            pages.let_go(part)
+            pages.evict(part)
 
     def _count(self, tensors: int) -> None:
         self._left -= tensors

@@ -15,7 +15,7 @@ from csrun.executable.program_functions import total
 from csrun.executable.store_places import gradient_block, gradient_bytes, gradients_offset
 from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
 from csrun.runtime.step.gradient_places import gradients_below, measuring
-from csrun.runtime.step.weights import Ahead, Places, slot_views
+from csrun.runtime.step.weights import PrefetchQueue, SlotResidency, slot_views
 from csrun.runtime.store.store_mailbox import squares_of
 from csrun.runtime.wire.run_time_clock import awake_s
 from csrun.runtime.wire.shared import Waiter
@@ -32,7 +32,7 @@ class GradientMemory:
         self._map = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.bytes: Bytes = np.frombuffer(self._map, np.uint8, nbytes)
 
-    def give_back(self, offset: int, nbytes: int) -> None:
+    def free_pages(self, offset: int, nbytes: int) -> None:
         """Free the memory of these bytes, as far as they are whole pages."""
         first, end = -(-offset // mmap.PAGESIZE), (offset + nbytes) // mmap.PAGESIZE
         if end > first:
@@ -40,7 +40,7 @@ class GradientMemory:
             self._map.madvise(mmap.MADV_DONTNEED, start, length)
 
 
-class RemoteEnd:
+class RemoteMemoryxLink:
     """Wafer's end of the connection to one MemoryX task, for one program.
 
     arrived, sent: the link's counters.
@@ -93,14 +93,14 @@ class RemoteEnd:
         self.link.check()
 
 
-class RemoteBallot:
+class RemoteLossReduction:
     """Loss of a step over several systems: SwarmX adds the parts for MemoryX, which replies with
     the sum.
 
-    Same interface as `Ballot`; a wafer sends its part before it delivers gradients.
+    Same interface as `LossReduction`; a wafer sends its part before it delivers gradients.
     """
 
-    def __init__(self, ends: Sequence[RemoteEnd]) -> None:
+    def __init__(self, ends: Sequence[RemoteMemoryxLink]) -> None:
         self._ends = ends
         self._sums = [np.zeros(1, ">f8") for _ in ends]
 
@@ -110,7 +110,7 @@ class RemoteBallot:
             end.ask(StoreRequest.LOSS, answer, NUMBER.pack(loss_sum))
 
     @property
-    def is_number(self) -> bool:
+    def is_finite(self) -> bool:
         """Return whether the sum is finite, waiting for it."""
         return isfinite(self._sums[0][0])
 
@@ -128,7 +128,7 @@ class RemoteWeights:
         plan: Plan,
         arena: Bytes,
         memory: GradientMemory,
-        ends: Sequence[RemoteEnd],
+        ends: Sequence[RemoteMemoryxLink],
         server_of: Sequence[int],
         program: int = 0,
     ) -> None:
@@ -144,11 +144,11 @@ class RemoteWeights:
         self._slots = slot_views(plan, arena)
         self._gradients = [gradient_block(plan, group, memory.bytes) for group in plan.groups]
         self._overwrites = gradients_below(plan)
-        self._ahead = Ahead(plan)
-        self._places = Places(plan)
+        self._prefetch = PrefetchQueue(plan)
+        self._residency = SlotResidency(plan)
         self._is_settled = True
         self._scale = np.ones(1, ">f8")
-        self.ballot = RemoteBallot(ends)
+        self.reduction = RemoteLossReduction(ends)
         self.held_s = 0.0
 
     def enter(self, visit: int) -> None:
@@ -162,14 +162,14 @@ class RemoteWeights:
         for group in self._overwrites[visit]:
             while group in self._end_of[group].sending:
                 self._end_of[group].take_sent()
-        self._ahead.enter(visit)
-        while self._ahead.waiting:
-            self._fetch(self._ahead.waiting.popleft())
+        self._prefetch.enter(visit)
+        while self._prefetch.waiting:
+            self._fetch(self._prefetch.waiting.popleft())
 
     def deliver(self, group: int, step: StepState) -> None:
         """Send the group's gradients to MemoryX."""
         self._is_settled = False
-        self._places.held.discard(group)
+        self._residency.held.discard(group)
         gradients, end = self._gradients[group], self._end_of[group]
         assert gradients is not None, "what is delivered has gradients"
         end.sending.append(group)
@@ -211,9 +211,9 @@ class RemoteWeights:
         """Release the slots for another program."""
         for end in self._ends:
             self._take_all(end)
-        self._places.held.clear()
+        self._residency.held.clear()
 
-    def await_ballot(self) -> None:
+    def await_loss_sum(self) -> None:
         """Wait until MemoryX has replied with the sum of the step's loss."""
         for end in self._ends:
             while None in end.coming:
@@ -239,32 +239,32 @@ class RemoteWeights:
         is_apart = not self._plan.has_window
         nbytes = gradient_bytes(self._plan, place)
         if offset is not None and (is_apart or nbytes >= PREFETCH_BYTES):
-            self._memory.give_back(offset, nbytes)
+            self._memory.free_pages(offset, nbytes)
 
     def _load(self, group: int) -> None:
         self._fetch(group)
-        while group not in self._places.held:
+        while group not in self._residency.held:
             self._take(self._end_of[group])
 
     def _fetch(self, group: int) -> None:
         """Request a group that is neither resident nor requested."""
         end = self._end_of[group]
-        if group in self._places.held or group in end.coming:
+        if group in self._residency.held or group in end.coming:
             return
         for other in self._ends:  # replies of one connection arrive in order
             coming = (each for each in other.coming if each is not None)
-            if other is not end and self._places.meet(group, coming):
+            if other is not end and self._residency.overlaps(group, coming):
                 self._take_all(other)
-        self._places.clear(group)
+        self._residency.clear(group)
         end.coming.append(group)
         end.link.ask(StoreRequest.FETCH, group, self._slots[group])
 
-    def _take_all(self, end: RemoteEnd) -> None:
+    def _take_all(self, end: RemoteMemoryxLink) -> None:
         while end.coming:
             self._take(end)
 
-    def _take(self, end: RemoteEnd) -> None:
+    def _take(self, end: RemoteMemoryxLink) -> None:
         group, held_s = end.take()
         self.held_s += held_s
         if group is not None:
-            self._places.has_come(group)
+            self._residency.mark_resident(group)

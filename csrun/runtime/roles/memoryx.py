@@ -19,23 +19,23 @@ from csrun.executable import (
     numbers_view,
 )
 from csrun.executable.arrays import Bytes
-from csrun.runtime.cpus import own_threads
+from csrun.runtime.cpus import thread_count
 from csrun.runtime.remote.memoryx import serve_remote
-from csrun.runtime.step.swarmx import Ballot, SystemGradientSum
+from csrun.runtime.step.swarmx import LossReduction, SystemGradientSum
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import SpanRecorder, shared_recorder
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.backing import StoreShare, make_store
-from csrun.runtime.store.store_mailbox import Notes
+from csrun.runtime.store.store_mailbox import MailboxBlock
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
-    HoldUpdates,
     InitializeStore,
     JoinSwarmX,
     LoadStore,
     LoadUpdates,
+    PauseUpdates,
     ReadTrace,
     Results,
     Stop,
@@ -46,7 +46,14 @@ from csrun.runtime.wire.messages import (
     UpdatesReady,
 )
 from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
-from csrun.runtime.wire.shared import BRIEF_S, Counter, EndedByChief, HeldBack, Mail, Waiter
+from csrun.runtime.wire.shared import (
+    BRIEF_S,
+    Counter,
+    EndedByChief,
+    Inbox,
+    UpdatePauseCounter,
+    Waiter,
+)
 from csrun.runtime.wire.tcp import ConnectionPurpose, TcpChannel
 
 
@@ -107,10 +114,12 @@ class _Updating:
         self._recorder, self._number = recorder, number
         self._resources = resources.enter_context(ExitStack())
         self._updates = updates
-        self._wafers = [_WaferEnd(plan, control, self._resources) for _ in range(plan.systems)]
+        self._wafers = [_WaferLink(plan, control, self._resources) for _ in range(plan.systems)]
         self.parts = tuple(part for wafer in self._wafers for part in wafer.parts)
         several = plan.systems > 1 and plan.run_mode is RunMode.TRAIN
-        self._swarmx = (Ballot(plan, store), SystemGradientSum(plan, store)) if several else None
+        self._swarmx = (
+            (LossReduction(plan, store), SystemGradientSum(plan, store)) if several else None
+        )
 
     @property
     def gradients(self) -> Sequence[int]:
@@ -133,7 +142,7 @@ class _Updating:
         is_applied, self._recorder.program = True, self._number
         for position, group in enumerate(self._updates.order):
             self._gather(group)
-            step.index = int(self._wafers[0].notes.steps[group])
+            step.index = int(self._wafers[0].mailbox.steps[group])
             if self._swarmx is not None and position == 0:
                 is_applied = self._swarmx[0].count()
             if is_applied:
@@ -146,7 +155,7 @@ class _Updating:
     def _tell(self, groups: Sequence[int]) -> None:
         """Notify all wafers that these groups are done."""
         for wafer in self._wafers if groups else ():
-            wafer.notes.held[0] = self._updates.held_s
+            wafer.mailbox.held[0] = self._updates.held_s
             wafer.weights.raise_by(len(groups))
 
     def _gather(self, group: int) -> None:
@@ -165,15 +174,15 @@ class _Updating:
         wafer = self._wafers[0]
         wafer.gradients.take()  # the wafer requests them after it has delivered to all tasks
         measured = self._updates.measured()
-        wafer.notes.squares[: len(measured)] = measured
+        wafer.mailbox.squares[: len(measured)] = measured
         wafer.weights.raise_by()
         wafer.gradients.take()  # the total over all tasks, computed by the wafer
         if is_applied:
-            applied(self._updates, float(wafer.notes.total[0]), step, self._recorder)
+            applied(self._updates, float(wafer.mailbox.total[0]), step, self._recorder)
         self._tell(self._updates.order)
 
 
-class _WaferEnd:
+class _WaferLink:
     """MemoryX's end of the memory of a program that it shares with one wafer.
 
     parts: descriptors of gradients, weights, mailbox.
@@ -182,9 +191,9 @@ class _WaferEnd:
     def __init__(self, plan: Plan, control: Channel, resources: ExitStack) -> None:
         gradients = resources.enter_context(closing(Counter.create()))
         self.weights = resources.enter_context(closing(Counter.create()))
-        self.notes = resources.enter_context(closing(Notes.create(plan)))
+        self.mailbox = resources.enter_context(closing(MailboxBlock.create(plan)))
         self.gradients = Waiter(gradients, control, brief_s=BRIEF_S)
-        self.parts = gradients.descriptor, self.weights.descriptor, self.notes.descriptor
+        self.parts = gradients.descriptor, self.weights.descriptor, self.mailbox.descriptor
 
 
 class _StoreServer:
@@ -194,7 +203,7 @@ class _StoreServer:
         self, control: Channel, executable: Executable, request: LoadStore, resources: ExitStack
     ) -> None:
         self._control, self._resources = control, resources
-        self._mail = Mail(control)
+        self._inbox = Inbox(control)
         self._owner: Plan = executable.plan
         self._part = StoreShare.of(self._owner, request)
         made = make_store(self._owner, request.settings, request.checkpoints, self._part)
@@ -202,9 +211,9 @@ class _StoreServer:
         self._runtime = Runtime(request.settings.seed)
         self._step = StepState()
         self._recorder = shared_recorder(request.settings.trace_steps, control)
-        self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
+        self._threads = resources.enter_context(closing(UpdateThreads(thread_count())))
         self._gate = UpdateGate(self._owner)
-        self._held_back = resources.enter_context(closing(HeldBack(control)))
+        self._update_pause = resources.enter_context(closing(UpdatePauseCounter(control)))
         self._programs: dict[int, _Updating] = {}
         self._loaded = 0  # programs so far
         self._poll = select.poll()
@@ -243,13 +252,13 @@ class _StoreServer:
                 self._handle_order()
 
     def _handle_order(self) -> None:
-        order = self._mail.take()
+        order = self._inbox.take()
         match order:
             case InitializeStore():
                 self._store.initialize(self._owner, self._runtime.seed)
                 self._control.send(StoreInitialized())
-            case HoldUpdates():
-                self._gate.hold(self._held_back.begin())
+            case PauseUpdates():
+                self._gate.hold(self._update_pause.begin())
             case ReadTrace():
                 for part in self._recorder.parts():
                     self._control.send(Traced(part))

@@ -20,18 +20,18 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     AnyMessage,
     BeginPass,
+    DataOrderPart,
     EndStreaming,
     Primed,
     ReadTrace,
     Results,
     RingReady,
     StartStreaming,
-    TellOrder,
     Traced,
 )
-from csrun.runtime.wire.rendezvous import RunFolder, streamer_name, take_part
+from csrun.runtime.wire.rendezvous import RunFolder, join_run, streamer_name
 from csrun.runtime.wire.ring import RingWriter
-from csrun.runtime.wire.shared import EndedByChief, Mail
+from csrun.runtime.wire.shared import EndedByChief, Inbox
 from csrun.runtime.wire.tcp import TcpChannel
 
 # A tenth of the weight of computing threads. On Linux niceness, policy and CPU affinity belong to a
@@ -41,14 +41,14 @@ NICENESS = 10
 LOOK_S = 0.001  # seconds between two checks for messages of the chief; a check takes far less
 
 Ring = RingWriter | BatchSender
-Hear = Callable[[int, bytes], None]
+ReceiveOrder = Callable[[int, bytes], None]
 
 
 def serve(
     control: Channel,
     datasets: Sequence[Dataset],
     cpus: Collection[int] = (),
-    hear: Hear = lambda number, told: None,
+    receive_order: ReceiveOrder = lambda number, data_order: None,
 ) -> Results:
     """Stream batches as the chief requests, until it sends the end.
 
@@ -57,12 +57,12 @@ def serve(
     hear: called with the chief's description of a data set's order and its index, before the first
         batch of the pass.
     """
-    with closing(_Desk(control, datasets, hear)) as desk:
+    with closing(_StreamerLoop(control, datasets, receive_order)) as loop:
         try:
-            desk.begin()
+            loop.begin()
             if not isinstance(control, TcpChannel):
                 _yield_to_the_wafer(cpus)
-            desk.work()
+            loop.work()
         except EndedByChief as interrupted:
             return interrupted.stop.results
 
@@ -128,15 +128,19 @@ class _Stream:
             self._is_primed = True
 
 
-class _Desk:
+class _StreamerLoop:
     """Event loop of a streamer: fills the ring with the most free slots."""
 
-    def __init__(self, control: Channel, datasets: Sequence[Dataset], hear: Hear) -> None:
-        self._control, self._datasets, self._hear = control, datasets, hear
-        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # received and not processed yet
-        self._mail = Mail(control)
+    def __init__(
+        self, control: Channel, datasets: Sequence[Dataset], receive_order: ReceiveOrder
+    ) -> None:
+        self._control, self._datasets, self._receive_order = control, datasets, receive_order
+        self._data_orders: defaultdict[int, bytes] = defaultdict(
+            bytes
+        )  # received and not processed yet
+        self._inbox = Inbox(control)
         self._link = (
-            SlotSender(self._mail, control.bulk) if isinstance(control, TcpChannel) else None
+            SlotSender(self._inbox, control.bulk) if isinstance(control, TcpChannel) else None
         )
         self._recorder = SpanRecorder(None)
         self._streams: dict[int, _Stream] = {}
@@ -149,24 +153,24 @@ class _Desk:
     def begin(self) -> None:
         """Wait for the request of a ring, and create it."""
         while not self._streams:
-            self._mail.keep()
+            self._inbox.keep()
             self._handle_order()
 
     def _handle_order(self) -> None:
         """Execute the chief's messages so far."""
-        while (order := self._mail.take()) is not None:
+        while (order := self._inbox.take()) is not None:
             self._do(order)
             self._wanted = [stream for stream in self._streams.values() if stream.is_open]
 
     def _do(self, order: AnyMessage) -> None:
         match order:
-            case TellOrder(data, part):
-                self._told[data] += part
+            case DataOrderPart(data, part):
+                self._data_orders[data] += part
             case ReadTrace():
                 for part in self._recorder.parts():
                     self._control.send(Traced(part))
             case StartStreaming():
-                self._hear_of(order.data)
+                self._pass_data_order(order.data)
                 if not self._streams:
                     self._recorder = shared_recorder(order.settings.trace_steps, self._control)
                 ring = self._make_ring(order)
@@ -178,7 +182,7 @@ class _Desk:
                 self._end(self._streams.pop(source))
             case BeginPass():
                 stream = self._streams[order.source]
-                self._hear_of(stream.data)
+                self._pass_data_order(stream.data)
                 stream.begin(order)
             case _:
                 raise RuntimeError(f"chief: expected StartStreaming, got {type(order).__name__}")
@@ -189,12 +193,12 @@ class _Desk:
             self._turn = None
         stream.ring.close()
 
-    def _hear_of(self, data: int) -> None:
+    def _pass_data_order(self, data: int) -> None:
         """Apply orders of a data set when their pass begins: the previous pass may still run until
         then.
         """
-        if data in self._told:
-            self._hear(data, self._told.pop(data))
+        if data in self._data_orders:
+            self._receive_order(data, self._data_orders.pop(data))
 
     def work(self) -> NoReturn:
         """Make batches; ends by EndedByChief."""
@@ -218,14 +222,14 @@ class _Desk:
                 return self._wanted[0]
             for stream in self._wanted:  # each may receive messages about other rings
                 stream.ring.ready()
-            if ready := [stream for stream in self._wanted if stream.ring.known]:
-                return max(ready, key=lambda stream: stream.ring.known)
+            if ready := [stream for stream in self._wanted if stream.ring.ready_count]:
+                return max(ready, key=lambda stream: stream.ring.ready_count)
             self._wait([stream.ring.room for stream in self._wanted])
 
     def _wait(self, rooms: list[int]) -> None:
         """Wait for the chief, or for a free slot."""
         # messages that arrived while a slot was sent do not make a descriptor readable any more
-        if self._mail.has_kept:
+        if self._inbox.has_stored:
             self._look_s = 0.0
             return
         if rooms != self._polled:
@@ -246,7 +250,7 @@ class _Desk:
             stream.ring.close()
 
 
-class OwnStreamer:
+class InProcessStreamer:
     """Runs the streamer of rank 0 while the context lasts.
 
     The chief sees its failure as a lost peer; leaving the context raises the error itself instead.
@@ -259,13 +263,11 @@ class OwnStreamer:
 
     def _run(self) -> None:
         try:
-            take_part(
-                self._folder, streamer_name(0), lambda channel: serve(channel, self._datasets)
-            )
+            join_run(self._folder, streamer_name(0), lambda channel: serve(channel, self._datasets))
         except BaseException as error:
             self._error = error
 
-    def __enter__(self) -> "OwnStreamer":
+    def __enter__(self) -> "InProcessStreamer":
         self._thread.start()
         return self
 

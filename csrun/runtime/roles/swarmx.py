@@ -22,7 +22,7 @@ from csrun.runtime.wire.messages import (
     Stop,
     Traced,
 )
-from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx, lane_name, swarmx_folder
+from csrun.runtime.wire.rendezvous import RunFolder, connection_name, join_swarmx, swarmx_folder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import TcpChannel
 
@@ -81,8 +81,10 @@ class _Task:
         for channel in lanes.values():
             self._opened(closing(channel))
         for server in order.memoryx:
-            above = _bulk_of(lanes[lane_name(order.parent or server, server)])
-            below = {child: _bulk_of(lanes[lane_name(child, server)]) for child in order.children}
+            above = _bulk_of(lanes[connection_name(order.parent or server, server)])
+            below = {
+                child: _bulk_of(lanes[connection_name(child, server)]) for child in order.children
+            }
             recorder = SpanRecorder(order.trace_steps)
             relay = Relay(above, below, order.precision, recorder, self._failed)
             self._relays.append(self._opened(closing(relay)))
@@ -93,13 +95,15 @@ class _Task:
         """
         parent, servers = order.parent or "", order.memoryx
         neighbours = order.children if parent else (*order.children, None)
-        expected = {lane_name(peer or server, server) for peer in neighbours for server in servers}
+        expected = {
+            connection_name(peer or server, server) for peer in neighbours for server in servers
+        }
         with closing(Listener(swarmx_folder(self._folder, self._name))) as listener:
             self._control.send(RelayReady())
             above: dict[str, Channel] = {}
             for server in servers if parent else ():
                 joined = join_swarmx(self._folder, parent, self._name, server)
-                above[lane_name(parent, server)] = joined
+                above[connection_name(parent, server)] = joined
             return above | listener.accept(expected)
 
 

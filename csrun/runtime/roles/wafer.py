@@ -24,38 +24,45 @@ from csrun.executable.shards import StoreShards
 from csrun.executable.store_places import AnyStore, ShardedStore, numbers_view
 from csrun.executable.threads import threads_of
 from csrun.runtime.remote.store import StoreLink
-from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
+from csrun.runtime.remote.weights import GradientMemory, RemoteMemoryxLink, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.scale_rows import scale_rows
 from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
-from csrun.runtime.step.swarmx import ALONE, SystemShare, Verdict, Vote, Votes, ballots_of
+from csrun.runtime.step.swarmx import (
+    SINGLE_SYSTEM,
+    GlobalLossCheck,
+    LossCheck,
+    LossReducer,
+    SystemShare,
+    loss_reductions_of,
+)
 from csrun.runtime.step.timed import TimedWeights, timed
 from csrun.runtime.step.trace import LayerMarks, SpanRecorder, shared_recorder
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
+    ArenaOwner,
     ResidentWeights,
     Slots,
     StreamedWeights,
-    Turns,
     Weights,
 )
 from csrun.runtime.store.backing import MEMORIES, mapped
 from csrun.runtime.store.pages import StorePages
-from csrun.runtime.store.store_mailbox import MemoryxEnd, Notes
+from csrun.runtime.store.store_mailbox import MailboxBlock, MemoryxLink
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
-from csrun.runtime.wire.ring import RingReader, ahead_of
+from csrun.runtime.wire.rendezvous import RunFolder, join_run, wafer_name
+from csrun.runtime.wire.ring import RingReader, prefetch_depths
 from csrun.runtime.wire.shared import (
     BRIEF_S,
     Counter,
     EndedByChief,
-    HeldBack,
     SharedMemory,
+    UpdatePauseCounter,
     Waiter,
 )
 
@@ -102,8 +109,8 @@ class _Wafer:
         self._programs: dict[int, _LoadedProgram] = {}
         self._sources: dict[int, _ProgramBatches] = {}  # of programs with their own batches
         self._loaded = 0  # programs so far
-        self._turns = Turns()
-        self._held_back = resources.enter_context(closing(HeldBack(control)))
+        self._arena_owner = ArenaOwner()
+        self._update_pause = resources.enter_context(closing(UpdatePauseCounter(control)))
         self._blas_threads = 0  # chosen by BLAS
 
     def handle(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
@@ -112,20 +119,20 @@ class _Wafer:
             case messages.RunSteps():
                 self._control.send(self._run(order))
             case messages.WeightsChanged():
-                self._turns.forget()
+                self._arena_owner.forget()
             case messages.BeginPass(number):
                 self._sources[number].rings.begin(order.first, order.number)
             case messages.UnloadProgram(number):
                 program = self._programs.pop(number)
-                self._turns.end(program.weights)
+                self._arena_owner.end(program.weights)
                 program.resources.close()
             case messages.EndStreaming(number):
                 self._sources.pop(number).resources.close()
             case messages.ReadTrace():
                 for part in self._recorder.parts():
                     self._control.send(messages.Traced(part))
-            case messages.HoldUpdates():
-                self._memory.gate.hold(self._held_back.begin())
+            case messages.PauseUpdates():
+                self._memory.gate.hold(self._update_pause.begin())
             case messages.LoadWafer():
                 self._load(order, descriptors)
             case _:
@@ -133,7 +140,7 @@ class _Wafer:
 
     def _run(self, order: messages.RunSteps) -> messages.StepsDone:
         program = self._programs[order.program]
-        if self._turns.take(program.weights):
+        if self._arena_owner.take(program.weights):
             self._use_blas_threads(program.blas_threads)
         self._recorder.program = order.program
         return program.engine.run(order.steps)
@@ -195,27 +202,29 @@ class _Wafer:
         is_watched = recorder.steps or not plan.store_in_arena
         reached = watched if is_watched else weights
         system, results = request.system, ResultSlots(plan, slots.bytes)
-        verdict = self._verdict(plan, system, weights, watched)
-        compute = make_compute(executable, arena, memory.store, runtime, reached, verdict)
+        loss_check = self._loss_check(plan, system, weights, watched)
+        compute = make_compute(executable, arena, memory.store, runtime, reached, loss_check)
         share = SystemShare(batches, plan, system) if plan.systems > 1 else batches
-        engine = Engine(plan, compute, share, watched, results, system, verdict)
+        engine = Engine(plan, compute, share, watched, results, system, loss_check)
         return _LoadedProgram(plan, engine, weights, resources, threads.blas)
 
-    def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
+    def _loss_check(
+        self, plan: Plan, system: int, weights: Weights, watched: TimedWeights
+    ) -> LossCheck:
         """Return the wafer's own verdict, or in a training of several systems its vote."""
         if not plan.deliveries or plan.systems == 1:
-            return ALONE
+            return SINGLE_SYSTEM
         memory, first = self._memory, plan.deliveries[0]
-        ballots: Mapping[int, Votes]
+        reductions: Mapping[int, LossReducer]
         match weights:
             case StreamedWeights():
-                ballots = ballots_of(plan, memory.store, memory.server_of(plan))
+                reductions = loss_reductions_of(plan, memory.store, memory.server_of(plan))
                 awaited: Callable[[], None] = partial(weights.await_update, first)
             case RemoteWeights():
-                ballots, awaited = {first: weights.ballot}, weights.await_ballot
+                reductions, awaited = {first: weights.reduction}, weights.await_loss_sum
             case _:
-                return ALONE
-        return Vote(ballots, system, partial(watched.wait, awaited))
+                return SINGLE_SYSTEM
+        return GlobalLossCheck(reductions, system, partial(watched.wait, awaited))
 
     def _weights(
         self,
@@ -237,25 +246,25 @@ class _Wafer:
             return ResidentWeights(updates, SentWeights(plan, memory.resident))
         ends = self._ends(plan, store_parts, resources)
         server_of = memory.server_of(plan)
-        sent = SentWeights(plan, memory.store, lambda g: ends[server_of[g]].pages.has_updated(g))
+        sent = SentWeights(plan, memory.store, lambda g: ends[server_of[g]].pages.mark_updated(g))
         slots = resources.enter_context(closing(Slots(plan, arena, sent)))
         first = server_of[plan.deliveries[0]] if plan.deliveries else 0
         scales = scale_rows(plan, numbers_view(plan, memory.store, first))
         return StreamedWeights(plan, slots, ends, server_of, system, scales)
 
-    def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxEnd]:
+    def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxLink]:
         """Return the ends of a program's memory shared with each MemoryX task of this machine."""
         opened, servers = resources.enter_context, len(self._memory.pages)
         each = len(store_parts) // servers
         ends = []
         for server, pages in enumerate(self._memory.pages):
-            delivered, updates, notes = store_parts[each * server :][:each][-3:]
+            delivered, updates, mailbox = store_parts[each * server :][:each][-3:]
             counted = opened(closing(Counter(updates)))
             ends.append(
-                MemoryxEnd(
+                MemoryxLink(
                     _waiter(counted, self._control, server, BRIEF_S),
                     opened(closing(Counter(delivered))),
-                    opened(closing(Notes(SharedMemory.attach(notes), plan))),
+                    opened(closing(MailboxBlock(SharedMemory.attach(mailbox), plan))),
                     pages.of(plan),
                 )
             )
@@ -339,7 +348,7 @@ class _WaferMemory:
     def make_room(self, plan: Plan) -> None:
         """Enlarge the arena for a program if needed; existing mappings stay valid."""
         if plan.arena_bytes > len(self.arena.bytes):
-            self.arena = self._opened(closing(self.arena.grown(plan.arena_bytes)))
+            self.arena = self._opened(closing(self.arena.resized(plan.arena_bytes)))
 
 
 class _RemoteStores:
@@ -362,7 +371,7 @@ class _RemoteStores:
             link = StoreLink(socket.socket(fileno=connection), name)
             resources.enter_context(closing(link))
             waiters = (_waiter(each, control, server) for each in (link.arrived, link.sent))
-            self._ends.append(RemoteEnd(link, *waiters))
+            self._ends.append(RemoteMemoryxLink(link, *waiters))
 
     def weights(self, plan: Plan, arena: Bytes, server_of: Sequence[int], number: int) -> Weights:
         """Return the weights of a program, by its number."""
@@ -371,17 +380,17 @@ class _RemoteStores:
 
 def _waiter(counter: Counter, control: Channel, server: int, brief_s: float = 0.0) -> Waiter:
     def overdue(waited_s: float) -> None:
-        control.send(messages.WeightsAwaited(waited_s, server))
+        control.send(messages.WeightStall(waited_s, server))
 
     return Waiter(counter, control, overdue, brief_s)
 
 
 def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) -> RingReader:
     def overdue(waited_s: float) -> None:
-        control.send(messages.BatchAwaited(turn, waited_s, ring.entered()))
+        control.send(messages.BatchStall(turn, waited_s, ring.entered()))
 
     _, (memory, filled, free) = control.expect(messages.AddRing, descriptors=3)
-    parts, ahead = (memory, filled, free), ahead_of(request.rings)
+    parts, ahead = (memory, filled, free), prefetch_depths(request.rings)
     ring = RingReader(
         parts, plan.inputs, request.ring_slots, control, overdue, turn=turn, ahead=ahead
     )
@@ -392,7 +401,7 @@ def main(arguments: list[str]) -> None:
     """Join the run named on the command line and serve it."""
     folder, job, secret_file, system = arguments
     run = RunFolder(Path(folder), job, read_secret(Path(secret_file)))
-    take_part(run, wafer_name(system), serve)
+    join_run(run, wafer_name(system), serve)
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ class Meter:
         try:
             yield
         except Exception as error:
-            error.add_note(self._story(index))
+            error.add_note(self._describe_failure(index))
             raise
         ns = perf_counter_ns() - started
         self._batches += 1
@@ -365,7 +365,7 @@ class Meter:
                 number = self._numbers.setdefault(stage, len(self._numbers))
         return number
 
-    def _story(self, index: int) -> str:
+    def _describe_failure(self, index: int) -> str:
         if not self._batches:
             return f"{self._who} failed in its first batch, {index}"
         rate = self._batches / (self._spent_ns / 1e9)

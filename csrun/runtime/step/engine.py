@@ -20,8 +20,8 @@ from csrun.executable.bind import kept_outputs, share_of
 from csrun.executable.store_places import AnyStore
 from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, places, run_visit
 from csrun.runtime.step.results import ResultSlots
-from csrun.runtime.step.source import BatchSource, TakenBatch
-from csrun.runtime.step.swarmx import ALONE, Verdict
+from csrun.runtime.step.source import BatchSource, GlobalBatch
+from csrun.runtime.step.swarmx import SINGLE_SYSTEM, LossCheck
 from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.step.weights import Weights
@@ -45,7 +45,7 @@ def make_compute(
     store: AnyStore,
     runtime: Runtime,
     weights: Weights,
-    verdict: Verdict = ALONE,
+    loss_check: LossCheck = SINGLE_SYSTEM,
 ) -> Compute:
     """Return the computation that the plan requires; verdict: on the loss, over all systems."""
     plan = executable.plan
@@ -53,7 +53,7 @@ def make_compute(
         return Minibatches(executable, arena, store, runtime, weights)
     adds = plan.micro_batches > 1 or plan.accumulates or plan.sums_words
     kind = MicroBatches if adds else WholeBatch
-    return kind(executable, arena, store, runtime, weights, verdict)
+    return kind(executable, arena, store, runtime, weights, loss_check)
 
 
 class WholeBatch:
@@ -66,7 +66,7 @@ class WholeBatch:
         store: AnyStore,
         runtime: Runtime,
         weights: Weights,
-        verdict: Verdict,
+        loss_check: LossCheck,
     ) -> None:
         plan = executable.plan
         program = executable.wafer_program(arena, store, runtime)
@@ -79,14 +79,14 @@ class WholeBatch:
             )
         ]
         self._loss: Array | None = views[plan.loss_buffer] if plan.loss_buffer else None
-        self._weights, self._verdict = weights, verdict
+        self._weights, self._loss_check = weights, loss_check
 
     def run(self, batch: Batch, step: StepState) -> float:
         for number, visit, completes in self._visits:
             self._weights.enter(number)
             visit(batch, step)
             if completes:
-                if not self._verdict.lets_deliver(completes, self._loss_sum):
+                if not self._loss_check.may_deliver(completes, self._loss_sum):
                     break
                 for group in completes:
                     self._weights.deliver(group, step)
@@ -115,10 +115,10 @@ class MicroBatches:
         store: AnyStore,
         runtime: Runtime,
         weights: Weights,
-        verdict: Verdict,
+        loss_check: LossCheck,
     ) -> None:
         plan = executable.plan
-        self._weights, self._verdict, self._deliveries = weights, verdict, plan.deliveries
+        self._weights, self._loss_check, self._deliveries = weights, loss_check, plan.deliveries
         self._count, self._rows = plan.micro_batches, share_of(plan) // plan.micro_batches
         first, later = first_and_later(executable, arena, store, runtime)
         sums, begun = (gradient_sums(plan, arena, store, is_first=x) for x in (False, True))
@@ -143,12 +143,12 @@ class MicroBatches:
                 entered += 1
                 run_visit(visit, part, step, sums)
                 if completes and is_last:
-                    if not self._verdict.lets_deliver(completes, loss_sum + self._part_loss):
+                    if not self._loss_check.may_deliver(completes, loss_sum + self._part_loss):
                         break
                     for group in completes:
                         self._weights.deliver(group, step)
             loss_sum += self._part_loss
-            if not self._verdict.lets_deliver((), loss_sum):
+            if not self._loss_check.may_deliver((), loss_sum):
                 break
             if self._count > 1:
                 for kept, given in zip(self.outputs, self._given, strict=True):
@@ -246,9 +246,9 @@ class Engine:
         weights: TimedWeights,
         results: ResultSlots,
         system: int = 0,
-        verdict: Verdict = ALONE,
+        loss_check: LossCheck = SINGLE_SYSTEM,
     ) -> None:
-        self._first_sample, self._verdict = system * share_of(plan), verdict
+        self._first_sample, self._loss_check = system * share_of(plan), loss_check
         self._recorder = weights.recorder
         self._trains = plan.run_mode is RunMode.TRAIN
         self._plan = plan
@@ -271,7 +271,7 @@ class Engine:
         bad_loss: float | None = None
         uncounted: int | None = None
         finished = False
-        if order.gathering is not None and not order.gathering.ends:
+        if order.accumulation is not None and not order.accumulation.ends:
             self._deliver(order.first)
         for done, (step.index, step.batch, step.is_last) in enumerate(places(order)):
             taken = self._take(step.index)
@@ -283,7 +283,7 @@ class Engine:
             if self._plan.loss_scaling is not None:
                 step.loss_scale = self._weights.loss_scale(step.index)
             loss_sum = self._run(taken.batch)
-            if not self._verdict.is_applied(loss_sum):
+            if not self._loss_check.is_applied(loss_sum):
                 bad_loss = loss_sum
                 uncounted = step.counts.index(0) if 0 in step.counts else None
                 self._source.release()
@@ -311,7 +311,7 @@ class Engine:
         self._step.index = index
         self._compute.deliver(self._step)
 
-    def _take(self, index: int) -> TakenBatch | None:
+    def _take(self, index: int) -> GlobalBatch | None:
         """Take the batch of step number `index`."""
         recorder = self._recorder
         if not recorder.at(index):

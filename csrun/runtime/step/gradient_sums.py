@@ -22,12 +22,12 @@ def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
     """Return for each batch its global step, its index in the step, and whether it is the last
     one.
     """
-    first, count, gathering = order.first, order.count, order.gathering
-    if gathering is None:
+    first, count, accumulation = order.first, order.count, order.accumulation
+    if accumulation is None:
         yield from ((first + number, 0, True) for number in range(count))
         return
-    step, batch = first, gathering.before
-    for ends in gathering.ends[:count]:
+    step, batch = first, accumulation.before
+    for ends in accumulation.ends[:count]:
         yield step, batch, ends
         step, batch = (step + 1, 0) if ends else (step, batch + 1)
 

@@ -20,7 +20,7 @@ from csrun.runtime.step.batch_maker import (
     require_in_range,
     require_known,
 )
-from csrun.runtime.step.source import TakenBatch
+from csrun.runtime.step.source import GlobalBatch
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import BatchCounts
 
@@ -54,7 +54,7 @@ class PushedSource:
 
     def __init__(self, inputs: tuple[InputSpec, ...], settings: RunSettings) -> None:
         self._inputs, self._settings = inputs, settings
-        self._waiting: deque[TakenBatch] = deque()
+        self._waiting: deque[GlobalBatch] = deque()
         self._count = 0
 
     def push(self, arrays: Batch) -> None:
@@ -62,10 +62,10 @@ class PushedSource:
         made = count_pushed(arrays, self._inputs, self._count, self._settings)
         given = zip(arrays, self._inputs, strict=True)
         converted = tuple(np.asarray(array, spec.dtype, order="C") for array, spec in given)
-        self._waiting.append(TakenBatch(converted, made))
+        self._waiting.append(GlobalBatch(converted, made))
         self._count += 1
 
-    def take(self) -> TakenBatch | None:
+    def take(self) -> GlobalBatch | None:
         """Return the next batch, the same one until it is released; None if there is none."""
         return self._waiting[0] if self._waiting else None
 

@@ -48,7 +48,7 @@ class SentWeights:
         for group in range(len(self._weights)):
             self.refresh(group)
 
-    def outdate(self) -> None:
+    def invalidate(self) -> None:
         """Mark the words as stale, since the weights may have been written."""
         self._new.clear()
 

@@ -19,7 +19,7 @@ from csrun.runtime.wire.run_time_clock import awake_s
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBatch:
+class GlobalBatch:
     """One global batch, and its counts."""
 
     batch: Batch
@@ -29,7 +29,7 @@ class TakenBatch:
 class BatchSource(Protocol):
     """Global batches in order, one at a time."""
 
-    def take(self) -> TakenBatch | None:
+    def take(self) -> GlobalBatch | None:
         """Return the next batch, the same one until it is released; None at the end of the data."""
 
     def release(self) -> None:
@@ -54,7 +54,7 @@ class RingSource:
         self._uses = [_UseCounter() for _ in rings]
         self._to_the_last = to_the_last
         self._pass = 0
-        self._taken: TakenBatch | None = None
+        self._taken: GlobalBatch | None = None
 
     @property
     def slots(self) -> int:
@@ -72,13 +72,13 @@ class RingSource:
         for _, ring in self._rings:
             ring.discard(number)
 
-    def take(self) -> TakenBatch | None:
+    def take(self) -> GlobalBatch | None:
         """Return the next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None:
             self._taken = self._take()
         return self._taken
 
-    def _take(self) -> TakenBatch | None:
+    def _take(self) -> GlobalBatch | None:
         if not self._rings:
             return None
         asked = awake_s()
@@ -99,9 +99,9 @@ class RingSource:
             self._rings.clear()
             return None
         self._uses[streamer].add(waited, produce_ns, slowest, slowest_ns)
-        return TakenBatch(slot.arrays, BatchCounts(rows, tuple(counts)))
+        return GlobalBatch(slot.arrays, BatchCounts(rows, tuple(counts)))
 
-    def _take_of_others(self) -> TakenBatch | None:
+    def _take_of_others(self) -> GlobalBatch | None:
         self._rings.pop(self._turn)
         if not self._rings:
             return None
@@ -135,7 +135,7 @@ class FirstRows:
         self._source = source
         self._most = inputs[0].shape[0]
 
-    def take(self) -> TakenBatch | None:
+    def take(self) -> GlobalBatch | None:
         """Return the next batch; None at the end of the data.
 
         Raises: CsrunError for one with more samples, which only the other program can compute
@@ -148,7 +148,7 @@ class FirstRows:
                 f"the next batch has {taken.made.rows} samples, this program takes {self._most}: "
                 "run the program of the full batch"
             )
-        return TakenBatch(tuple(array[: self._most] for array in taken.batch), taken.made)
+        return GlobalBatch(tuple(array[: self._most] for array in taken.batch), taken.made)
 
     def release(self) -> None:
         """Release the batch taken last."""
@@ -201,7 +201,7 @@ class InProcessSource:
         numbers = BatchNumbers(first, last=last)
         self._maker = BatchMaker(dataset, inputs, numbers, settings, "this process")
         self._use = _UseCounter()
-        self._taken: TakenBatch | None = None
+        self._taken: GlobalBatch | None = None
 
     def begin(self, first: int, last: int | None) -> None:
         """Start with batch `first`, up to `last`."""
@@ -213,12 +213,12 @@ class InProcessSource:
         names = self._maker.meter.stages
         return names[number] if 0 <= number < len(names) else None
 
-    def take(self) -> TakenBatch | None:
+    def take(self) -> GlobalBatch | None:
         """Return the next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None and (made := self._maker.make(self._slot)) is not None:
             cost = self._maker.meter.cost
             self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
-            self._taken = TakenBatch(self._slot, made)
+            self._taken = GlobalBatch(self._slot, made)
         return self._taken
 
     def release(self) -> None:

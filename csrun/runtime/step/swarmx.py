@@ -15,7 +15,7 @@ from csrun.executable import Plan, flat_views
 from csrun.executable.arrays import Array, Bytes
 from csrun.executable.bind import share_of
 from csrun.executable.store_places import AnyStore, losses_view, of_system
-from csrun.runtime.step.source import BatchSource, TakenBatch
+from csrun.runtime.step.source import BatchSource, GlobalBatch
 from csrun.runtime.wire.messages import StreamerUse
 
 
@@ -26,13 +26,13 @@ class SystemShare:
         self._source = source
         self._rows = slice(system * share_of(plan), (system + 1) * share_of(plan))
 
-    def take(self) -> TakenBatch | None:
+    def take(self) -> GlobalBatch | None:
         """Return the rows of the next batch; None at the end of the data."""
         taken = self._source.take()
         if taken is None:
             return None
         own = (array[self._rows] if array.ndim else array for array in taken.batch)
-        return TakenBatch(tuple(own), taken.made)
+        return GlobalBatch(tuple(own), taken.made)
 
     def release(self) -> None:
         """Release the batch taken last."""
@@ -43,7 +43,7 @@ class SystemShare:
         return self._source.used()
 
 
-class Ballot:
+class LossReduction:
     """Partial losses of a step, each written before its system's first gradients are delivered.
 
     MemoryX adds them before it makes an update, and each wafer reads the result before its next
@@ -64,60 +64,62 @@ class Ballot:
         """Add all parts; return whether the sum is finite."""
         # In the order of the systems, regardless of arrival: the sum has the same bits in each run.
         self._sum[0] = sum(self._parts.tolist())
-        return self.is_number
+        return self.is_finite
 
     @property
-    def is_number(self) -> bool:
+    def is_finite(self) -> bool:
         """Return whether the sum was finite, after it was computed."""
         return isfinite(self._sum[0])
 
 
-class Votes(Protocol):
-    """A wafer's side of a ballot, wherever the parts are added."""
+class LossReducer(Protocol):
+    """A wafer's side of a loss reduction, wherever the parts are added."""
 
     def put(self, system: int, loss_sum: float) -> None:
         """Write a system's part of the loss."""
 
     @property
-    def is_number(self) -> bool:
+    def is_finite(self) -> bool:
         """Return whether the sum of all parts is finite, once it was computed."""
 
 
-def ballots_of(plan: Plan, store: AnyStore, server_of: Sequence[int]) -> dict[int, Ballot]:
-    """Return the ballots of all MemoryX tasks, each by the group that the task receives first in a
-    step.
+def loss_reductions_of(
+    plan: Plan, store: AnyStore, server_of: Sequence[int]
+) -> dict[int, LossReduction]:
+    """Return the loss reductions of all MemoryX tasks, each by the group that the task receives
+    first in a step.
     """
     first_of: dict[int, int] = {}
     for group in plan.deliveries:
         first_of.setdefault(server_of[group], group)
-    return {group: Ballot(plan, store, server) for server, group in first_of.items()}
+    return {group: LossReduction(plan, store, server) for server, group in first_of.items()}
 
 
-class Verdict(Protocol):
+class LossCheck(Protocol):
     """Decision, by its loss, whether a step becomes an update."""
 
-    def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
+    def may_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
         """Return whether the step continues and delivers the groups of `completes`, if any."""
 
     def is_applied(self, loss_sum: float) -> bool:
         """Return whether the step is applied."""
 
 
-class _SingleVote:
+class _LocalLossCheck:
     """Decision of a single system: a non-finite loss ends the step before anything is delivered."""
 
-    def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
+    def may_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
         return isfinite(loss_sum)
 
     def is_applied(self, loss_sum: float) -> bool:
         return isfinite(loss_sum)
 
 
-ALONE = _SingleVote()
+SINGLE_SYSTEM = _LocalLossCheck()
 
 
-class Vote:
-    """Decision in a training of several systems; ballots: as `ballots_of` returns them.
+class GlobalLossCheck:
+    """Decision in a training of several systems; reductions: as `loss_reductions_of` returns them.
 
     All gradients are delivered regardless of a system's part of the loss, because MemoryX waits for
     those of every system. A task has added the parts of a step before those of the next one arrive:
@@ -128,17 +130,17 @@ class Vote:
     """
 
     def __init__(
-        self, ballots: Mapping[int, Votes], system: int, await_first: Callable[[], None]
+        self, reductions: Mapping[int, LossReducer], system: int, await_first: Callable[[], None]
     ) -> None:
-        self._ballots, self._system = ballots, system
-        self._first = next(iter(ballots.values()))
+        self._reductions, self._system = reductions, system
+        self._first = next(iter(reductions.values()))
         self._await_first = await_first
 
-    def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
+    def may_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
         """Return True; the part of the loss is written before a task's first gradients."""
         for group in completes:
-            if (ballot := self._ballots.get(group)) is not None:
-                ballot.put(self._system, loss_sum)
+            if (reduction := self._reductions.get(group)) is not None:
+                reduction.put(self._system, loss_sum)
         return True
 
     def is_applied(self, loss_sum: float) -> bool:
@@ -146,7 +148,7 @@ class Vote:
         if not isfinite(loss_sum):
             return False
         self._await_first()
-        return self._first.is_number
+        return self._first.is_finite
 
 
 class SystemGradientSum:

@@ -59,7 +59,7 @@ class Updates:
         if not self._measures:
             return self._update((group,), step)
         self._squares += self._program.squares[group]()
-        self._pages.has_measured(group)
+        self._pages.mark_measured(group)
         if self.awaits_total or group != self.order[-1]:
             return ()
         return self.apply(total(self.measured()), step)
@@ -102,7 +102,7 @@ class Updates:
             self._gate.wait(self._last_copied[each])
             if is_applied:
                 self._program.update[each](step)
-            self._pages.has_updated(each)
+            self._pages.mark_updated(each)
         return groups
 
 

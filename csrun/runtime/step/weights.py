@@ -7,16 +7,16 @@ from functools import partial
 from typing import Protocol
 
 from csrun.executable import Plan, StepState
-from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.arrays import Bytes
 from csrun.executable.plan import PREFETCH_BYTES
+from csrun.executable.prefetch_schedule import prefetch_points, slots_overlap
 from csrun.executable.program_functions import total
 from csrun.executable.stored_groups import Group
 from csrun.runtime.step.gradient_places import added_before, gradients_below, measuring
 from csrun.runtime.step.scale_rows import ScaleRows
 from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.updates import Updates
-from csrun.runtime.store.store_mailbox import MemoryxEnd
+from csrun.runtime.store.store_mailbox import MemoryxLink
 
 
 class Weights(Protocol):
@@ -45,7 +45,7 @@ class Weights(Protocol):
         """Resume a program that was not the last one to run, or is the first."""
 
 
-class Turns:
+class ArenaOwner:
     """Tracks which program's weights are in the arena: those of the last one that ran."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class ResidentWeights:
 
     def leave(self) -> None:
         """Release the weights, which others may write."""
-        self._sent.outdate()
+        self._sent.invalidate()
 
     def resume(self) -> None:
         """Update the words of the weights, which others may have written."""
@@ -127,22 +127,22 @@ def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[]
     return [partial(copy, group, slot) for group, slot in enumerate(slot_views(plan, arena))]
 
 
-class Places:
+class SlotResidency:
     """State of the wafer's slots: which groups are resident, and which slots overlap."""
 
     def __init__(self, plan: Plan) -> None:
         self._groups = plan.groups
         self.held: set[int] = set()
 
-    def meet(self, group: int, others: Iterable[int]) -> bool:
+    def overlaps(self, group: int, others: Iterable[int]) -> bool:
         """Return whether a group's slot overlaps with those of the others."""
-        return any(lie_over(self._groups[group], self._groups[other]) for other in others)
+        return any(slots_overlap(self._groups[group], self._groups[other]) for other in others)
 
     def clear(self, group: int) -> None:
         """Drop the groups whose slots overlap with that of a coming group, and the group itself."""
-        self.held = {other for other in self.held if not self.meet(group, [other])}
+        self.held = {other for other in self.held if not self.overlaps(group, [other])}
 
-    def has_come(self, group: int) -> None:
+    def mark_resident(self, group: int) -> None:
         """Note that the group is resident, and no group that overlaps with it."""
         self.clear(group)
         self.held.add(group)
@@ -158,61 +158,63 @@ class Slots:
 
     def __init__(self, plan: Plan, arena: Bytes, sent: SentWeights) -> None:
         self._copies, self._sent = slot_copies(plan, arena, sent), sent
-        self._places = Places(plan)
+        self._residency = SlotResidency(plan)
         self._thread = ThreadPoolExecutor(1, "prefetch")  # starts with the first prefetch
         self._coming: deque[tuple[int, Future[None]]] = deque()
 
     def load(self, group: int) -> None:
         """Load the group's weights into its slot."""
         if self._coming:
-            self._make_way(group)
-        if group not in self._places.held:
+            self._await_free_slot(group)
+        if group not in self._residency.held:
             self._copies[group]()
-            self._places.has_come(group)
+            self._residency.mark_resident(group)
 
     def prefetch(self, group: int) -> None:
         """Start to load a group that is neither resident nor coming."""
-        if group not in self._places.held and all(group != coming for coming, _ in self._coming):
-            self._make_way(group)
-            self._places.clear(group)
+        if group not in self._residency.held and all(group != coming for coming, _ in self._coming):
+            self._await_free_slot(group)
+            self._residency.clear(group)
             self._sent.refresh(group)  # in this thread, which handles the pages of the store
             self._coming.append((group, self._thread.submit(self._copies[group])))
 
     def close(self) -> None:
         self._thread.shutdown()
 
-    def outdate(self, group: int) -> None:
+    def invalidate(self, group: int) -> None:
         """Mark the group's weights as stale: they have changed, or will."""
-        self._places.held.discard(group)
+        self._residency.held.discard(group)
 
     def forget(self) -> None:
         """Mark all weights as not resident; others may write them."""
         while self._coming:
             self._await_first()
-        self._places.held.clear()
-        self._sent.outdate()
+        self._residency.held.clear()
+        self._sent.invalidate()
 
-    def _make_way(self, group: int) -> None:
+    def _await_free_slot(self, group: int) -> None:
         """Wait until the group has arrived, if it is coming, and nothing arrives in an overlapping
         slot.
         """
-        while self._places.meet(group, (coming for coming, _ in self._coming)):
+        while self._residency.overlaps(group, (coming for coming, _ in self._coming)):
             self._await_first()
 
     def _await_first(self) -> None:
         coming, copied = self._coming.popleft()
         copied.result()
-        self._places.has_come(coming)
+        self._residency.mark_resident(coming)
 
 
-class Ahead:
+class PrefetchQueue:
     """Groups to prefetch, in order of use.
 
     least_bytes: size below which a group is not prefetched.
     """
 
     def __init__(self, plan: Plan, least_bytes: int = 0) -> None:
-        self._fetches = fetches(plan.groups, [visit.groups for visit in plan.order], least_bytes)
+        self._fetches = prefetch_points(
+            plan.groups, [visit.groups for visit in plan.order], least_bytes
+        )
         self.waiting: deque[int] = deque()
 
     def enter(self, visit: int) -> None:
@@ -235,7 +237,7 @@ class StreamedWeights:
         self,
         plan: Plan,
         slots: Slots,
-        ends: Sequence[MemoryxEnd],
+        ends: Sequence[MemoryxLink],
         server_of: Sequence[int],
         system: int = 0,
         scales: ScaleRows | None = None,
@@ -246,7 +248,7 @@ class StreamedWeights:
         self._completes = list(map(frozenset, completes))  # its update follows in any case
         self._added = added_before(plan)
         self._overwrites = gradients_below(plan, server_of)
-        self._ahead = Ahead(plan, PREFETCH_BYTES)
+        self._prefetch = PrefetchQueue(plan, PREFETCH_BYTES)
         self._slots, self._ends = slots, ends
         self._end_of = [ends[server] for server in server_of]
         self._outdated: set[int] = set()  # delivered groups whose update has not been confirmed
@@ -261,7 +263,7 @@ class StreamedWeights:
         are prefetched as far as slots are free and their updates are done.
         """
         needed = self._needs[visit]
-        self._ahead.enter(visit)
+        self._prefetch.enter(visit)
         # During the wait other groups can be copied.
         if not self._outdated.isdisjoint(needed):
             self._fetch_ahead()
@@ -269,9 +271,9 @@ class StreamedWeights:
             self.await_update(group)
             self._slots.load(group)
             pages = self._end_of[group].pages
-            pages.has_read(group, is_updated_next=group in self._completes[visit])
+            pages.mark_read(group, is_updated_next=group in self._completes[visit])
         for group in self._added[visit]:
-            self._end_of[group].pages.has_measured(group)
+            self._end_of[group].pages.mark_measured(group)
         for group in self._overwrites[visit]:
             self.await_update(group)
         # The disk reads them during this visit's computation.
@@ -281,7 +283,7 @@ class StreamedWeights:
 
     def _fetch_ahead(self) -> None:
         """Start to load groups ahead; a group without its update blocks those after it."""
-        waiting = self._ahead.waiting
+        waiting = self._prefetch.waiting
         for end in self._ends if waiting else ():
             while end.pending and end.updates.ready():
                 self._take(end)
@@ -293,8 +295,8 @@ class StreamedWeights:
     def deliver(self, group: int, step: StepState) -> None:
         """Deliver the group's gradients to MemoryX."""
         end = self._end_of[group]
-        end.pages.has_delivered(group)
-        self._slots.outdate(group)
+        end.pages.mark_delivered(group)
+        self._slots.invalidate(group)
         self._outdated.add(group)
         end.deliver(group, step.index)
         # The norm is over the gradients of all tasks: each waits for the others' squares.
@@ -326,9 +328,9 @@ class StreamedWeights:
             end.gradients.raise_by()
         for end in self._measuring:
             end.updates.take()
-        squares = total(square for end in self._measuring for square in end.notes.squares)
+        squares = total(square for end in self._measuring for square in end.mailbox.squares)
         for end in self._measuring:
-            end.notes.total[0] = squares
+            end.mailbox.total[0] = squares
             end.gradients.raise_by()
 
     def await_update(self, group: int) -> None:
@@ -336,7 +338,7 @@ class StreamedWeights:
         while group in self._outdated:
             self._take(self._end_of[group])
 
-    def _take(self, end: MemoryxEnd) -> None:
+    def _take(self, end: MemoryxLink) -> None:
         group, held_s = end.take()
         self._outdated.discard(group)
         self.held_s += held_s
@@ -361,7 +363,7 @@ class InProcessStreamedWeights:
 
     def deliver(self, group: int, step: StepState) -> None:
         """Apply the group's gradients."""
-        self._slots.outdate(group)
+        self._slots.invalidate(group)
         self._updates.deliver(group, step)
 
     def loss_scale(self, step: int) -> float:

@@ -15,16 +15,16 @@ from csrun.base.run_config import RunSettings
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, state_layout, state_views
 from csrun.executable.shards import Own, StoreShards
-from csrun.runtime.cpus import own_threads
-from csrun.runtime.store.first_values import AHEAD, initialize
+from csrun.runtime.cpus import thread_count
 from csrun.runtime.store.pages import FilePages, StorePages
 from csrun.runtime.store.residency import (
     Residency,
     least_bytes,
-    own_ranges,
+    ranges_of_server,
     shares,
     store_bytes,
 )
+from csrun.runtime.store.store_initialization import AHEAD, initialize
 from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, StoreOnDisk
 from csrun.runtime.wire.shared import SharedMemory, reserve
 
@@ -76,11 +76,11 @@ class Store:
         written.
         """
         if self.disk is None or self.disk.memory_bytes >= self.nbytes:
-            return own_threads()
+            return thread_count()
         layout = state_layout(plan, self.own).values()
         largest = max((place.nbytes for place in layout), default=1)
         lots = least_bytes(plan, self.own) // max(largest, 1)
-        return max(1, min(own_threads(), lots - AHEAD - WRITTEN_BACK))
+        return max(1, min(thread_count(), lots - AHEAD - WRITTEN_BACK))
 
     def close(self) -> None:
         """Free it; a file without a name disappears."""
@@ -137,7 +137,7 @@ def make_store(
             f"{whole:,}: set weight_store: disk, or remove one of the two"
         )
     try:
-        memory = SharedMemory.create("store", plan.store.nbytes, own_ranges(plan, own))
+        memory = SharedMemory.create("store", plan.store.nbytes, ranges_of_server(plan, own))
         return Store(memory, StorePages(), None, nbytes, own)
     except CsrunError as error:
         raise CsrunError(f"{error}: set runconfig.weight_store: disk") from error
@@ -179,9 +179,9 @@ def _on_disk(
     """Return a store with its resident ranges in memory, and the rest in a file on the disk."""
     own, folder = part.own(plan), Path(disk.folder)
     residency, nbytes = Residency(plan, disk.memory_bytes, own), plan.store.nbytes
-    pieces = [piece for used in own_ranges(plan, own) for piece in residency.pieces(used)]
+    pieces = [piece for used in ranges_of_server(plan, own) for piece in residency.pieces(used)]
     staying, leaving = ([each for each, leaves in pieces if leaves is way] for way in (False, True))
-    require_room(folder, sum(map(len, leaving)) + part.later_bytes, checkpoints)
+    require_disk_space(folder, sum(map(len, leaving)) + part.later_bytes, checkpoints)
     with ExitStack() as undo:
         file = _file(folder, nbytes, leaving)
         undo.callback(os.close, file)
@@ -253,7 +253,7 @@ def _memory_kind(folder: Path) -> str | None:
     return _IN_MEMORY.get(int.from_bytes(found.raw[:4], "little"))
 
 
-def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None) -> None:
+def require_disk_space(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None) -> None:
     """Check that the disk has space for the store, and for the checkpoints of the run.
 
     Raises: CsrunError with the bytes needed and free

@@ -47,7 +47,7 @@ class StorePages:
         """Return the pages of a program's groups."""
         return GroupPages()
 
-    def let_go(self, used: range) -> None:
+    def evict(self, used: range) -> None:
         """Note that these bytes have been read."""
 
     def write_back(self, used: range) -> None:
@@ -69,18 +69,18 @@ class GroupPages:
     def await_state(self, group: int) -> None:
         """Wait for the state of the group whose update comes now."""
 
-    def has_read(self, group: int, is_updated_next: bool) -> None:
+    def mark_read(self, group: int, is_updated_next: bool) -> None:
         """Note that the wafer has read the group's weights."""
 
-    def has_delivered(self, group: int) -> None:
+    def mark_delivered(self, group: int) -> None:
         """Note that the wafer has written the group's gradients."""
 
-    def has_measured(self, group: int) -> None:
+    def mark_measured(self, group: int) -> None:
         """Release the group: its gradients wait for the joint update, or for the next
         micro-batch.
         """
 
-    def has_updated(self, group: int) -> None:
+    def mark_updated(self, group: int) -> None:
         """Release the group after its update."""
 
 
@@ -94,7 +94,7 @@ class FilePages(StorePages):
     file: int
 
     def __init__(self, memory: SharedMemory, file: int, residency: Residency) -> None:
-        memory.lay(file, residency.leaving(range(len(memory.bytes))))
+        memory.map_file(file, residency.leaving(range(len(memory.bytes))))
         self._address = memory.bytes.ctypes.data
         self.file = file
         self._residency = residency
@@ -116,7 +116,7 @@ class FilePages(StorePages):
         """Read them from the disk; done when the disk has been asked for the last one."""
         return self._reading.submit(self._fetch, leaving)
 
-    def let_go(self, used: range) -> None:
+    def evict(self, used: range) -> None:
         """Evict these bytes, which have been read."""
         self.drop(self.leaving([used]))
 
@@ -196,19 +196,19 @@ class _FileGroupPages(GroupPages):
             self.fetch_state(group)
         self._await(group)
 
-    def has_read(self, group: int, is_updated_next: bool) -> None:
+    def mark_read(self, group: int, is_updated_next: bool) -> None:
         self._await(group)  # otherwise it was mapped again after this
         # Not mapped here in any case: the process that evicts them last must be the only one.
-        let_go = self._pages.unmap if is_updated_next else self._pages.drop
-        let_go(self._weights[group])
+        evict = self._pages.unmap if is_updated_next else self._pages.drop
+        evict(self._weights[group])
 
-    def has_delivered(self, group: int) -> None:
+    def mark_delivered(self, group: int) -> None:
         self._pages.drop(self._gradients[group])
 
-    def has_measured(self, group: int) -> None:
+    def mark_measured(self, group: int) -> None:
         self._pages.flush(self._gradients[group])
 
-    def has_updated(self, group: int) -> None:
+    def mark_updated(self, group: int) -> None:
         self._pages.flush(self._state[group])
 
     def _fetch(self, group: int, leaving: Ranges) -> None:

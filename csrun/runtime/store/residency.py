@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan
-from csrun.executable.shards import Own, StoreShards, own_groups
+from csrun.executable.shards import Own, StoreShards, groups_of_server
 from csrun.executable.store_places import gradient_bytes, gradients_offset, of_system
 from csrun.executable.stored_groups import Group
 
@@ -72,8 +72,8 @@ def least_bytes(plan: Plan, own: Own = None) -> int:
     """Minimum memory of a store: ranges that are never evicted, and the working set."""
     whole = store_bytes(plan, own)
     fixed = whole - sum(map(len, _regions(plan, own)))
-    updated = (_state_bytes(plan, group) for group in own_groups(plan, own))
-    read = (len(weights_of(plan, group)) for group in own_groups(plan, own))
+    updated = (_state_bytes(plan, group) for group in groups_of_server(plan, own))
+    read = (len(weights_of(plan, group)) for group in groups_of_server(plan, own))
     at_work = sum(nlargest(UPDATED_LOTS, updated)) + sum(nlargest(READ_LOTS, read))
     return min(fixed + at_work, whole)
 
@@ -96,14 +96,14 @@ def shares(owner: Plan, memory_bytes: int, shards: StoreShards) -> list[int]:
 
 def store_bytes(plan: Plan, own: Own = None) -> int:
     """Return the size of a store with memory for these groups."""
-    return sum(map(len, own_ranges(plan, own)))
+    return sum(map(len, ranges_of_server(plan, own)))
 
 
-def own_ranges(plan: Plan, own: Own = None) -> list[range]:
+def ranges_of_server(plan: Plan, own: Own = None) -> list[range]:
     """Return the ranges of a store in memory for these groups, the step numbers and losses."""
-    found = [part for group in own_groups(plan, own) for part in state_of(plan, group)]
+    found = [part for group in groups_of_server(plan, own) for part in state_of(plan, group)]
     for placed in (of_system(plan, system) for system in range(plan.systems)):
-        for group in own_groups(plan, own):
+        for group in groups_of_server(plan, own):
             if (offset := gradients_offset(placed, group)) is not None:
                 found.append(_at(offset, gradient_bytes(plan, group)))
     for start in (plan.store.numbers_offset, plan.store.losses_offset):
@@ -166,7 +166,7 @@ def _regions(plan: Plan, own: Own = None) -> list[range]:
     """Return the regions with a part for each group, except a gradient window; weights come
     first.
     """
-    of_groups = [state_of(plan, group) for group in own_groups(plan, own)]
+    of_groups = [state_of(plan, group) for group in groups_of_server(plan, own)]
     regions = ([p for p in parts if p is not None] for parts in zip_longest(*of_groups))
     return [range(min(p.start for p in ps), max(p.stop for p in ps)) for ps in regions]
 

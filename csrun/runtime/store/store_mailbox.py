@@ -18,7 +18,7 @@ def squares_of(plan: Plan) -> npt.NDArray[np.float64]:
     return np.zeros(len(plan.parameters))
 
 
-class Notes:
+class MailboxBlock:
     """Block mapped by both; the counters signal when it was written.
 
     steps: for each group the step of its newest gradients, written by the wafer.
@@ -36,10 +36,10 @@ class Notes:
         self.squares, self.total, self.held = numbers[:-2], numbers[-2:-1], numbers[-1:]
 
     @staticmethod
-    def create(plan: Plan) -> "Notes":
+    def create(plan: Plan) -> "MailboxBlock":
         """Create the mailbox of a program."""
         nbytes = 8 * (len(plan.groups) + len(plan.parameters) + 2)
-        return Notes(SharedMemory.create("notes", nbytes), plan)
+        return MailboxBlock(SharedMemory.create("notes", nbytes), plan)
 
     @property
     def descriptor(self) -> int:
@@ -50,7 +50,7 @@ class Notes:
         self._memory.close()
 
 
-class MemoryxEnd:
+class MemoryxLink:
     """Wafer's end of a program's memory shared with a MemoryX task of its machine.
 
     `gradients` counts the groups that the wafer has delivered to the task, in the order of the
@@ -58,9 +58,13 @@ class MemoryxEnd:
     """
 
     def __init__(
-        self, updates: Waiter, gradients: Counter, notes: Notes, pages: GroupPages | None = None
+        self,
+        updates: Waiter,
+        gradients: Counter,
+        mailbox: MailboxBlock,
+        pages: GroupPages | None = None,
     ) -> None:
-        self.updates, self.gradients, self.notes = updates, gradients, notes
+        self.updates, self.gradients, self.mailbox = updates, gradients, mailbox
         self.pages = pages or GroupPages()
         self.pending: deque[int] = deque()  # delivered groups whose update has not been confirmed
 
@@ -68,7 +72,7 @@ class MemoryxEnd:
         """Deliver the group's gradients, which are in the task's store."""
         self.pending.append(group)
         # The step before the counter: a process that takes from the counter must find it.
-        self.notes.steps[group] = step
+        self.mailbox.steps[group] = step
         self.gradients.raise_by()
 
     def take(self) -> tuple[int, float]:
@@ -76,7 +80,7 @@ class MemoryxEnd:
 
         Returns how long at most a checkpoint held it back meanwhile, in seconds.
         """
-        held_s, began = float(self.notes.held[0]), awake_s()
+        held_s, began = float(self.mailbox.held[0]), awake_s()
         self.updates.take()
-        held_s = float(self.notes.held[0]) - held_s
+        held_s = float(self.mailbox.held[0]) - held_s
         return self.pending.popleft(), min(held_s, awake_s() - began)

@@ -48,7 +48,7 @@ class StoredTensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = np.empty(self._place.stored_shape, self.dtype)
         self._port.read(self._place.offset_bytes, array)
-        array = array.T if self._place.is_turned else array
+        array = array.T if self._place.is_transposed else array
         return array if dtype is None else array.astype(dtype)
 
     def __getitem__(self, part: slice) -> "StoredTensor":
@@ -61,13 +61,13 @@ class StoredTensor:
         if every is not ...:
             raise TypeError("a tensor in a store must be written as a whole: tensor[...] = values")
         whole = np.broadcast_to(values, self.shape)
-        whole = whole.T if self._place.is_turned else whole
+        whole = whole.T if self._place.is_transposed else whole
         # The store has one contiguous block per tensor, and the port writes bytes.
         self._port.write(self._place.offset_bytes, np.ascontiguousarray(whole, self.dtype))
 
     def reshape(self, _: int) -> "StoredTensor | Array":
         """Reshape to a flat tensor; a transposed one is copied to memory."""
-        if self._place.is_turned:
+        if self._place.is_transposed:
             return np.asarray(self).reshape(-1)
         return self._at(self._place.offset_bytes, self.size)
 
@@ -115,11 +115,11 @@ class FilePort:
                 descriptor = self._file if leaves else self._memory
                 _move_all(move, descriptor, data[start : start + len(part)], part.start)
                 if leaves:
-                    self._let_go(part)
+                    self._evict(part)
         except OSError as error:  # otherwise the error would name the checkpoint's file
             raise disk_failed(error) from error
 
-    def _let_go(self, part: range) -> None:
+    def _evict(self, part: range) -> None:
         self._sync(part)  # a sync may report a failed write of MemoryX
         os.posix_fadvise(self._file, part.start, len(part), os.POSIX_FADV_DONTNEED)
 

@@ -22,14 +22,14 @@ from csrun.runtime.wire.rendezvous import (
     SAME_CALLS,
     Endpoint,
     RunFolder,
-    line_names,
+    connection_names,
     new_unix_name,
     require_own_account,
 )
 from csrun.runtime.wire.shared import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
-MAX_STRANGERS = 128  # maximum number of unauthenticated connections; the oldest one is closed
+MAX_PENDING = 128  # maximum number of unauthenticated connections; the oldest one is closed
 BACKLOG = 4096  # Linux limits it to net.core.somaxconn
 SHOWN_NAMES = 8  # names in a log line
 LOOK_FOR_ENDED_S = 1.0  # seconds between log lines while a peer is missing
@@ -38,7 +38,7 @@ log = logging.getLogger("csrun")
 
 
 @dataclass
-class _Stranger:
+class _PendingConnection:
     """Connection that has not been authenticated yet."""
 
     connection: socket.socket
@@ -55,15 +55,15 @@ class Listener:
         make_private(folder.path)
         self._folder = folder
         self._poll = select.poll()
-        self._strangers: dict[int, _Stranger] = {}
+        self._pending: dict[int, _PendingConnection] = {}
         self._names_taken: set[str] = set()
-        self._doors: dict[int, socket.socket] = {}
+        self._listening: dict[int, socket.socket] = {}
         unix, port = new_unix_name(), None
         # Listen before the endpoint is written, since a reader can connect at once.
-        self._open(_unix_door(unix))
+        self._open(_unix_socket(unix))
         if folder.host is not None:
             try:
-                port = self._open(_tcp_door(folder.host.address)).getsockname()[1]
+                port = self._open(_tcp_socket(folder.host.address)).getsockname()[1]
             except OSError as error:
                 self.close()
                 raise CsrunError(
@@ -92,28 +92,28 @@ class Listener:
                 stall_watch.look()
                 look_s = monotonic() + LOOK_FOR_ENDED_S
             for descriptor, _ in events:
-                if descriptor in self._doors:
-                    self._let_in(self._doors[descriptor])
-                elif stranger := self._strangers.get(descriptor):  # otherwise closed meanwhile
-                    self._advance(stranger, missing, joined)
+                if descriptor in self._listening:
+                    self._accept(self._listening[descriptor])
+                elif pending := self._pending.get(descriptor):  # otherwise closed meanwhile
+                    self._advance(pending, missing, joined)
             self._drop_late()
         return joined
 
     def close(self) -> None:
         """Close the sockets and all unauthenticated connections."""
-        for descriptor in list(self._strangers):
+        for descriptor in list(self._pending):
             self._forget(descriptor).close()
-        for descriptor, door in self._doors.items():
+        for descriptor, listening in self._listening.items():
             self._poll.unregister(descriptor)
-            door.close()
-        self._doors.clear()
+            listening.close()
+        self._listening.clear()
 
-    def _open(self, door: socket.socket) -> socket.socket:
+    def _open(self, listening: socket.socket) -> socket.socket:
         # A connection that is closed before accept must not block the loop.
-        door.setblocking(False)
-        self._doors[door.fileno()] = door
-        self._poll.register(door, select.POLLIN)
-        return door
+        listening.setblocking(False)
+        self._listening[listening.fileno()] = listening
+        self._poll.register(listening, select.POLLIN)
+        return listening
 
     def _require_living(self, missing: set[str]) -> None:
         for peer in sorted(missing):
@@ -121,9 +121,9 @@ class Listener:
                 said = f"{peer} ended before it joined this run: {SAME_CALLS}"
                 raise PeerLost(said, peer)
 
-    def _let_in(self, door: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            connection, _ = door.accept()
+            connection, _ = listening.accept()
         except OSError:  # it was closed meanwhile
             return
         try:
@@ -134,46 +134,50 @@ class Listener:
         except OSError:
             connection.close()
             return
-        if len(self._strangers) >= MAX_STRANGERS:
-            self._forget(next(iter(self._strangers))).close()
+        if len(self._pending) >= MAX_PENDING:
+            self._forget(next(iter(self._pending))).close()
         # A silent connection must not block the others.
         connection.setblocking(False)
-        self._strangers[connection.fileno()] = _Stranger(connection, handshake.Frames(connection))
+        self._pending[connection.fileno()] = _PendingConnection(
+            connection, handshake.Frames(connection)
+        )
         self._poll.register(connection, select.POLLIN)
 
     def _forget(self, descriptor: int) -> socket.socket:
         self._poll.unregister(descriptor)
-        return self._strangers.pop(descriptor).connection
+        return self._pending.pop(descriptor).connection
 
     def _drop_late(self) -> None:
         now = monotonic()
-        for descriptor in [d for d, s in self._strangers.items() if s.deadline < now]:
+        for descriptor in [d for d, s in self._pending.items() if s.deadline < now]:
             self._forget(descriptor).close()
 
-    def _advance(self, stranger: _Stranger, missing: set[str], joined: dict[str, Channel]) -> None:
+    def _advance(
+        self, pending: _PendingConnection, missing: set[str], joined: dict[str, Channel]
+    ) -> None:
         """Process received data of a challenge; a wrong message closes the connection without a
         reply.
         """
-        descriptor = stranger.connection.fileno()
+        descriptor = pending.connection.fileno()
         try:
-            data = stranger.frames.receive()
+            data = pending.frames.receive()
             if data is None:
                 return
-            if stranger.hello is None:
+            if pending.hello is None:
                 self._challenge(
-                    stranger, msgspec.msgpack.decode(data, type=handshake.Hello), missing
+                    pending, msgspec.msgpack.decode(data, type=handshake.Hello), missing
                 )
                 return
-            self._require_proof(stranger, stranger.hello, data, missing)
-            is_second = stranger.hello.peer not in missing
+            self._require_proof(pending, pending.hello, data, missing)
+            is_second = pending.hello.peer not in missing
             answer = handshake.NameTaken() if is_second else handshake.Welcome()
-            handshake.send_frame(stranger.connection, answer)
+            handshake.send_frame(pending.connection, answer)
         except BlockingIOError:  # the event was for an earlier connection with this descriptor
             return
         except (OSError, *UNREADABLE):
             self._forget(descriptor).close()
             return
-        connection, name = self._forget(descriptor), stranger.hello.peer
+        connection, name = self._forget(descriptor), pending.hello.peer
         if is_second:
             connection.close()
             log.warning(f"Rejected a second process of this job that joined as {name}")
@@ -183,21 +187,23 @@ class Listener:
         missing.remove(name)
         _take_in(connection, name, missing, joined)
 
-    def _challenge(self, stranger: _Stranger, hello: handshake.Hello, missing: set[str]) -> None:
+    def _challenge(
+        self, pending: _PendingConnection, hello: handshake.Hello, missing: set[str]
+    ) -> None:
         self._require_known(hello.peer, missing)
-        stranger.hello, stranger.nonce = hello, handshake.new_nonce()
+        pending.hello, pending.nonce = hello, handshake.new_nonce()
         own = handshake.proof(
-            self._folder.secret, handshake.Side.LISTENER, self._folder.job, hello, stranger.nonce
+            self._folder.secret, handshake.Side.LISTENER, self._folder.job, hello, pending.nonce
         )
-        handshake.send_frame(stranger.connection, handshake.Challenge(stranger.nonce, own))
+        handshake.send_frame(pending.connection, handshake.Challenge(pending.nonce, own))
 
     def _require_proof(
-        self, stranger: _Stranger, hello: handshake.Hello, data: bytes, missing: set[str]
+        self, pending: _PendingConnection, hello: handshake.Hello, data: bytes, missing: set[str]
     ) -> None:
         given = msgspec.msgpack.decode(data, type=handshake.Proof).proof
         folder = self._folder
         is_right = handshake.proves(
-            folder.secret, handshake.Side.CONNECTOR, folder.job, hello, stranger.nonce, given
+            folder.secret, handshake.Side.CONNECTOR, folder.job, hello, pending.nonce, given
         )
         if not is_right:
             raise PermissionError
@@ -214,24 +220,24 @@ def _take_in(
 ) -> None:
     """Add a peer, or a line of a peer on another machine that has joined before."""
     for channel in joined.values():
-        if isinstance(channel, TcpChannel) and (line := line_names(channel.peer).get(name)):
+        if isinstance(channel, TcpChannel) and (line := connection_names(channel.peer).get(name)):
             channel.lines[line] = connection
             return
     if connection.family == socket.AF_UNIX:
         joined[name] = UnixChannel(connection, name)
     else:
         joined[name] = TcpChannel(connection, name)
-        missing.update(line_names(name))
+        missing.update(connection_names(name))
 
 
-def _unix_door(name: str) -> socket.socket:
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door.bind(f"\0{name}")
-    door.listen(BACKLOG)
-    return door
+def _unix_socket(name: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(f"\0{name}")
+    listening.listen(BACKLOG)
+    return listening
 
 
-def _tcp_door(address: str) -> socket.socket:
+def _tcp_socket(address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=BACKLOG)
 

@@ -50,7 +50,7 @@ class Primed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     stages: tuple[str, ...] = ()
 
 
-class TellOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class DataOrderPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: a part of the order of the next pass of a data set, by its index.
 
     All parts are sent before that pass begins.
@@ -158,15 +158,15 @@ class JoinSwarmX(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
     me: str
 
 
-class HoldUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class PauseUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX, or a wafer with the store: a checkpoint is copied from now on.
 
     An update waits until the values that it overwrites are copied.
     """
 
 
-class UpdatesHeld(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Reply to HoldUpdates, with a descriptor: the counter of copied tensors."""
+class UpdatesPaused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Reply to PauseUpdates, with a descriptor: the counter of copied tensors."""
 
 
 class UnloadProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -254,7 +254,7 @@ class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
     programming_time_s: float
 
 
-class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class BatchStall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief, during an order: a batch is late.
 
     streamer: index of the streamer.
@@ -266,7 +266,7 @@ class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     stage: int = -1
 
 
-class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class WeightStall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief, during an order: weights or updates of MemoryX are late.
 
     server: index of the task.
@@ -276,7 +276,7 @@ class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     server: int = 0
 
 
-class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AccumulatedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Batches of steps with gradient accumulation, up to the last batch of each step.
 
     before: number of batches of the first step that earlier orders have computed.
@@ -292,9 +292,9 @@ class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Number of steps that end."""
         return sum(self.ends) if self.ends else 1
 
-    def first(self, batches: int) -> "Gathering":
+    def first(self, batches: int) -> "AccumulatedBatches":
         """Return the part for the first batches."""
-        return Gathering(self.before, self.ends[:batches])
+        return AccumulatedBatches(self.before, self.ends[:batches])
 
     def batches_of(self, steps: int) -> int:
         """Return the number of batches of the first steps."""
@@ -319,7 +319,7 @@ class StepOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: int
     count: int
     keeps_all: bool = False
-    gathering: Gathering | None = None
+    accumulation: AccumulatedBatches | None = None
 
 
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -400,7 +400,7 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 
 AnyMessage = (
     StartStreaming
-    | TellOrder
+    | DataOrderPart
     | RingReady
     | Primed
     | BeginPass
@@ -411,8 +411,8 @@ AnyMessage = (
     | RelayWeights
     | RelayReady
     | JoinSwarmX
-    | HoldUpdates
-    | UpdatesHeld
+    | PauseUpdates
+    | UpdatesPaused
     | UnloadProgram
     | WeightsChanged
     | EndStreaming
@@ -424,8 +424,8 @@ AnyMessage = (
     | LoadWafer
     | AddRing
     | WaferReady
-    | BatchAwaited
-    | WeightsAwaited
+    | BatchStall
+    | WeightStall
     | RunSteps
     | StepsDone
     | TraceRing

@@ -26,7 +26,7 @@ from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.base.files import make_private
 from csrun.base.stored import UNREADABLE
 from csrun.context import Host, Role
-from csrun.context.ending import DeferredEnding
+from csrun.context.deferred_termination import DeferredTermination
 from csrun.context.job import peer_name
 from csrun.context.task import report_before_closing
 from csrun.runtime.wire.channel import Channel, UnixChannel
@@ -84,7 +84,7 @@ def require_own_account(connection: socket.socket) -> None:
         raise PermissionError(errno.EACCES, f"the peer belongs to another account, uid {uid}")
 
 
-def line_names(peer: str) -> dict[str, ConnectionPurpose]:
+def connection_names(peer: str) -> dict[str, ConnectionPurpose]:
     """Return the lines of a peer on another machine, by the names under which they join."""
     has_store = peer.split()[0] == MEMORYX and "/" not in peer  # and is not a SwarmX task's lane
     lines = tuple(ConnectionPurpose) if has_store else (ConnectionPurpose.BULK,)
@@ -230,7 +230,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
             return UnixChannel(connection, CHIEF)
         channel = TcpChannel(connection, CHIEF)
         try:
-            for name, line in line_names(me).items():
+            for name, line in connection_names(me).items():
                 channel.lines[line] = _proven(folder, name)
         except BaseException:
             channel.close()
@@ -281,7 +281,7 @@ def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
     return connection
 
 
-def lane_name(peer: str, memoryx: str) -> str:
+def connection_name(peer: str, memoryx: str) -> str:
     """Return the name under which a neighbour of a SwarmX task joins it, for one MemoryX task's
     data.
     """
@@ -298,7 +298,7 @@ def join_swarmx(folder: RunFolder, task: str, me: str, memoryx: str) -> TcpChann
 
     Raises: PeerLost as `join`
     """
-    joined = join(swarmx_folder(folder, task), lane_name(me, memoryx))
+    joined = join(swarmx_folder(folder, task), connection_name(me, memoryx))
     if not isinstance(joined, TcpChannel):
         raise RuntimeError(f"{task} must not share a machine with {me}")
     return joined
@@ -324,7 +324,7 @@ def wafer_name(system: str) -> str:
     return peer_name(Role.WAFER, system=system)
 
 
-def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
+def join_run(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
     """Join the run as `name`, serve until the chief sends the end, and return the run's results.
 
     A signal to end is deferred until the chief has sent the end, or is lost.
@@ -334,7 +334,7 @@ def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results])
     joined = join(folder, name)
     if not isinstance(joined, Channel):
         return joined
-    with closing(joined), DeferredEnding(is_over=joined.has_ended):
+    with closing(joined), DeferredTermination(is_over=joined.has_ended):
         try:
             return serve(joined)
         except Exception as error:
@@ -344,7 +344,7 @@ def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results])
             raise
 
 
-def learn(folder: RunFolder, name: str) -> Results:
+def await_results(folder: RunFolder, name: str) -> Results:
     """Return the results of a run in which the chief needs no peers.
 
     Raises: PeerLost if the chief is lost or abandons the run; CsrunError if it runs something else

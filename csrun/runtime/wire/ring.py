@@ -146,7 +146,9 @@ class RingWriter:
 
         Nothing is read from it here, so a wait on it does not miss slots returned meanwhile.
         """
-        slowest = min(zip(self._waiters, self._free, strict=True), key=lambda each: each[0].known)
+        slowest = min(
+            zip(self._waiters, self._free, strict=True), key=lambda each: each[0].ready_count
+        )
         return slowest[1].descriptor
 
     def ready(self) -> int:
@@ -154,9 +156,9 @@ class RingWriter:
         return min(waiter.ready() for waiter in self._waiters)
 
     @property
-    def known(self) -> int:
+    def ready_count(self) -> int:
         """Number of free slots that have been reported already."""
-        return min(waiter.known for waiter in self._waiters)
+        return min(waiter.ready_count for waiter in self._waiters)
 
     def publish(
         self,
@@ -183,7 +185,7 @@ class RingWriter:
             counter.close()
 
 
-def ahead_of(rings: int) -> int:
+def prefetch_depths(rings: int) -> int:
     """Return the number of batches that each of this many rings prefetches."""
     return max(LEAST_RING_SLOTS, BATCHES_AHEAD // rings)
 
@@ -195,10 +197,10 @@ def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
     Slots of a burst, which have been read already, are added.
     """
     in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
-    return max(LEAST_RING_SLOTS, min(in_bytes, ahead_of(streamers) + BURST))
+    return max(LEAST_RING_SLOTS, min(in_bytes, prefetch_depths(streamers) + BURST))
 
 
-def burst_of(slots: int, ahead: int) -> int:
+def slots_per_release(slots: int, ahead: int) -> int:
     """Return the number of slots that a ring's reader returns at once.
 
     Slots of prefetched batches are never held back, even if memory limits their number.
@@ -228,7 +230,7 @@ class RingReader:
         self._slots = slot_views(self._memory.bytes, inputs, slots)
         self._waiter = Waiter(self._filled, control, overdue)
         self._next = 0
-        self._burst = burst_of(slots, ahead)
+        self._burst = slots_per_release(slots, ahead)
         self._kept = 0  # slots that are read, but not returned yet
         # If all rings began their bursts together, they would wake all streamers in the same step.
         self._to_keep = self._burst - turn % self._burst

@@ -22,7 +22,7 @@ import psutil
 from csrun.base.errors import CsrunError
 from csrun.executable.arrays import Bytes
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesHeld
+from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesPaused
 from csrun.runtime.wire.run_time_clock import poll_awake, poll_briefly
 
 GIVEN_AWAY = -1
@@ -71,15 +71,15 @@ class SharedMemory:
     def attach(descriptor: int) -> "SharedMemory":
         """Map memory received over a channel, and close its descriptor; the mapping stays."""
         memory = SharedMemory.over(descriptor)
-        os.close(memory.hand_over())
+        os.close(memory.detach_descriptor())
         return memory
 
-    def hand_over(self) -> int:
+    def detach_descriptor(self) -> int:
         """Return the descriptor, which the caller owns from now on."""
         descriptor, self.descriptor = self.descriptor, GIVEN_AWAY
         return descriptor
 
-    def grown(self, nbytes: int) -> "SharedMemory":
+    def resized(self, nbytes: int) -> "SharedMemory":
         """Return the same memory, extended to this size; earlier mappings stay valid.
 
         Raises: CsrunError if the machine does not have enough
@@ -95,7 +95,7 @@ class SharedMemory:
         except OSError as error:
             raise CsrunError(f"cannot allocate {nbytes:,} bytes of memory: {error}") from error
 
-    def lay(self, descriptor: int, ranges: Iterable[range]) -> None:
+    def map_file(self, descriptor: int, ranges: Iterable[range]) -> None:
         """Map ranges of a file over the same offsets of this memory, in whole pages.
 
         This only affects this mapping; another process's mapping must do the same.
@@ -106,7 +106,7 @@ class SharedMemory:
     def close(self) -> None:
         """Close the descriptor; the mapping lives as long as arrays over it do."""
         if self.descriptor != GIVEN_AWAY:
-            os.close(self.hand_over())
+            os.close(self.detach_descriptor())
         del self.bytes
 
 
@@ -190,7 +190,7 @@ class Counter:
         os.close(self.descriptor)
 
 
-class Mail:
+class Inbox:
     """Incoming messages of a working role, read when it checks; a Stop interrupts it.
 
     Raises: EndedByChief at a Stop, PeerLost if the chief is lost
@@ -203,7 +203,7 @@ class Mail:
         self._poll.register(control.fileno(), select.POLLIN)
 
     @property
-    def has_kept(self) -> bool:
+    def has_stored(self) -> bool:
         """Return whether stored messages exist, which do not make a descriptor readable."""
         return bool(self._kept)
 
@@ -258,7 +258,7 @@ class StallWatch:
                 return ready
 
 
-class HeldBack:
+class UpdatePauseCounter:
     """Counter for updates that a checkpoint holds back; a new one for each checkpoint."""
 
     def __init__(self, control: Channel) -> None:
@@ -269,7 +269,7 @@ class HeldBack:
         """Reply to the chief with a counter; return its waiting side."""
         self.close()
         self._counter = Counter.create()
-        self._control.send(UpdatesHeld(), (self._counter.descriptor,))
+        self._control.send(UpdatesPaused(), (self._counter.descriptor,))
         return Waiter(self._counter, self._control).take
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ class Waiter:
         self._poll.register(control.fileno(), select.POLLIN)
 
     @property
-    def known(self) -> int:
+    def ready_count(self) -> int:
         """Number that may be taken at once, of those read; more may have arrived since."""
         return self._available
 

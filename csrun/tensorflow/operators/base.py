@@ -12,7 +12,7 @@ from csrun.cirh.types import tensor_type
 from csrun.nn import Tensor
 from csrun.nn.tracer import Tracer
 from csrun.tensorflow.errors import UnsupportedOperator
-from csrun.tensorflow.half_floats import HALVES, say_widened
+from csrun.tensorflow.half_floats import HALVES, log_widened
 
 Array = npt.NDArray[Any]
 Value = Tensor | Array  # an array that is constant over steps
@@ -55,7 +55,7 @@ class GraphEmission:
         Raises: UnsupportedOperator for a type without one
         """
         if name in HALVES:
-            say_widened()
+            log_widened()
         if name in (*HALVES, "float32", "float64"):
             return self.tracer.precision
         found = _WIDENED.get(name, name)

@@ -14,7 +14,7 @@ from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import StreamerLayout
 from csrun.advice.analysis.solve import FeedTarget
 from csrun.advice.analysis.verification import verified
-from csrun.advice.measurements import DeliveredRate, OtherUse, StageCost
+from csrun.advice.measurements import BackgroundUse, DeliveredRate, StageCost
 
 WIDTH = 80
 RECOMMENDED = StreamerLayout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
@@ -180,7 +180,9 @@ def test_a_terminal_without_unicode_gets_none() -> None:
 
 
 def test_the_json_has_all_of_it(tmp_path: Path) -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, DeliveredRate(160_000.0, 5.0, 2), OtherUse())
+    analysis = verified(
+        analysis_of(), RECOMMENDED, DeliveredRate(160_000.0, 5.0, 2), BackgroundUse()
+    )
     told = json.loads(analysis.write(tmp_path).read_text())
     assert told["solution"]["layout"] == msgspec.to_builtins(RECOMMENDED)
     assert told["launch"][:3] == ["csrun_wse", "--total-nodes", "1"]
@@ -191,21 +193,23 @@ def test_the_json_has_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_beside_its_prediction() -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, DeliveredRate(160_000.0, 5.0, 2), OtherUse())
+    analysis = verified(
+        analysis_of(), RECOMMENDED, DeliveredRate(160_000.0, 5.0, 2), BackgroundUse()
+    )
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (-20.0%)"
     assert expected in " ".join(report(analysis).split())
     assert expected in web_page.render(analysis)
     assert "other processes" not in report(analysis)
     assert "Not verified" in report(analysis)
     assert "<strong>Not verified:</strong>" in web_page.render(analysis)
-    near = verified(analysis_of(), RECOMMENDED, DeliveredRate(192_000.0, 5.0, 2), OtherUse())
+    near = verified(analysis_of(), RECOMMENDED, DeliveredRate(192_000.0, 5.0, 2), BackgroundUse())
     assert "Not verified" not in report(near)
     assert "Verified" in report(near)
     busy = verified(
         analysis_of(),
         RECOMMENDED,
         DeliveredRate(160_000.0, 5.0, 2),
-        OtherUse(1.25, ("make", "cc1")),
+        BackgroundUse(1.25, ("make", "cc1")),
     )
     assert "while other processes used 1.2 CPUs of this machine (make, cc1)" in " ".join(
         report(busy).split()

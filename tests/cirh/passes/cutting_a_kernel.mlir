@@ -46,10 +46,10 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} 
   %4 = cirh.slice %x {scope = "in/kernel[2:4]", dim = 1 : i64, start = 2 : i64, end = 4 : i64, step = 1 : i64} : (tensor<3x4xf64>) -> tensor<3x2xf64>
   %5 = cirh.add_product %3, %4, %1 {scope = "in/kernel[2:4]"} : (tensor<3x4xf64>, tensor<3x2xf64>, tensor<2x4xf64>) -> tensor<3x4xf64>
   %6 = cirh.add %5, %in_bias {scope = "in"} : (tensor<3x4xf64>, tensor<4xf64>) -> tensor<3x4xf64>
-  %7 = cirh.parameter "up/kernel[:,0:2]" {scope = "up/kernel[:,0:2]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 0 : i64>, turned = true} : tensor<2x4xf64>
-  %8 = cirh.parameter "up/kernel[:,2:4]" {scope = "up/kernel[:,2:4]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 2 : i64>, turned = true} : tensor<2x4xf64>
-  %9 = cirh.parameter "up/kernel[:,4:6]" {scope = "up/kernel[:,4:6]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 4 : i64>, turned = true} : tensor<2x4xf64>
-  %10 = cirh.parameter "up/kernel[:,6:8]" {scope = "up/kernel[:,6:8]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 6 : i64>, turned = true} : tensor<2x4xf64>
+  %7 = cirh.parameter "up/kernel[:,0:2]" {scope = "up/kernel[:,0:2]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 0 : i64>, transposed = true} : tensor<2x4xf64>
+  %8 = cirh.parameter "up/kernel[:,2:4]" {scope = "up/kernel[:,2:4]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 2 : i64>, transposed = true} : tensor<2x4xf64>
+  %9 = cirh.parameter "up/kernel[:,4:6]" {scope = "up/kernel[:,4:6]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 4 : i64>, transposed = true} : tensor<2x4xf64>
+  %10 = cirh.parameter "up/kernel[:,6:8]" {scope = "up/kernel[:,6:8]", initializer = #cirh.initializer<"uniform", 0.70710678118654757 : f64>, part = #cirh.part<"up/kernel", 8 : i64, 6 : i64>, transposed = true} : tensor<2x4xf64>
   %up_bias = cirh.parameter "up/bias" {scope = "up", initializer = #cirh.initializer<"zeros", 0.000000e+00 : f64>} : tensor<8xf64>
   %11 = cirh.valid_samples : tensor<i64>
   %12 = cirh.mask_padding %labels, %11 {value = -1.000000e+02 : f64, dim = 0 : i64, rows = 1 : i64} : (tensor<3xi32>, tensor<i64>) -> tensor<3xi32>

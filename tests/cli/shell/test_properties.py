@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
-from csrun.cli.shell import LineAsking, Shell, run_command
+from csrun.cli.shell import LinePrompter, Shell, run_command
 from csrun.context.environment import LoginRole
 from csrun.site import load
 from csrun.system import Lease, acquire, load_state
@@ -87,8 +87,8 @@ class Real:
         self.lease: Lease | None = None
 
     def does(self, who: str, command: str) -> bool:
-        asking = LineAsking()
-        shell = Shell(SITE, SITE.systems[0], LoginRole(who), asking).on(self.name)
+        prompter = LinePrompter()
+        shell = Shell(SITE, SITE.systems[0], LoginRole(who), prompter).on(self.name)
         with redirect_stdout(io.StringIO()), patch("sys.stdin", io.StringIO("no\n")):
             try:
                 return run_command(command.split(), shell) == 0
@@ -97,7 +97,7 @@ class Real:
 
     def status(self) -> dict[str, object]:
         out = io.StringIO()
-        shell = Shell(SITE, SITE.systems[0], LoginRole.USER, LineAsking())
+        shell = Shell(SITE, SITE.systems[0], LoginRole.USER, LinePrompter())
         with redirect_stdout(out):
             run_command(
                 ["system", "status", "--system", self.name, "--output-format", "json"], shell

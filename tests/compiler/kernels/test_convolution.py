@@ -12,7 +12,7 @@ from csrun.cirh.ops.convolution import ConvolutionOp
 from csrun.compiler import compile_model
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")

@@ -17,12 +17,12 @@ from csrun.compiler.passes.rebatching import Rebatching  # noqa: E402
 from csrun.compiler.passes.rewrite import (  # noqa: E402
     Canonicalization,
     ConstantFolding,
-    DeadCode,
+    DeadCodeElimination,
 )
 from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 
 B, PART, T, V, D = 12, 3, 5, 13, 8
-PREPARING = (Canonicalization(), ConstantFolding(), DeadCode())
+PREPARING = (Canonicalization(), ConstantFolding(), DeadCodeElimination())
 
 
 class Language(nn.Module):

@@ -12,12 +12,12 @@ from csrun.cirh import print_module
 from csrun.cirh.ops.products import AddmmOp
 from csrun.cirh.types import tensor_type
 from csrun.compiler import compile_model
-from csrun.compiler.passes import Verification, Watch, run_passes
+from csrun.compiler.passes import PassObserver, Verification, run_passes
 from csrun.compiler.passes.pass_manager import PASSES
-from csrun.compiler.passes.rewrite import Done, Fusion, Pass, Rewrite, Splitting
+from csrun.compiler.passes.rewrite import Fusion, Pass, PassResult, Rewrite, Splitting
 from csrun.compiler.passes.rewrite_rules import Rule, replace_by_operator
 from csrun.context import DebugLevel, debug_level
-from csrun.estimator.compilation import watch_of
+from csrun.estimator.compilation import observer_of
 
 
 def test_rules_that_go_in_a_circle_are_stopped_and_named():
@@ -37,19 +37,19 @@ def test_a_pass_that_leaves_an_invalid_module_is_caught():
         def apply(self, module):
             op = next(op for op in module.ops if isinstance(op, AddmmOp))
             op.results[0]._type = tensor_type((1, 1), "float32")
-            return Done(True)
+            return PassResult(True)
 
     for when in (Verification.EACH, Verification.END):
         with pytest.raises(VerifyException):
-            run_passes(Network().trace(), (Wrong(),), Watch(verify=when))
-    run_passes(Network().trace(), (Wrong(),), Watch(verify=Verification.NONE))
+            run_passes(Network().trace(), (Wrong(),), PassObserver(verify=when))
+    run_passes(Network().trace(), (Wrong(),), PassObserver(verify=Verification.NONE))
 
 
 @pytest.mark.parametrize("level", ["0", "1"])
 def test_a_run_verifies_between_passes_for_who_looks_at_them(monkeypatch, level):
     monkeypatch.setenv("CSRUN_DEBUG", level)
     expected = Verification.EACH if level == "1" else Verification.NONE
-    assert watch_of(lambda name: None).verify is expected
+    assert observer_of(lambda name: None).verify is expected
 
 
 def test_the_compile_directory_has_what_stages_changed_and_the_log_their_counts(tmp_path):
@@ -104,7 +104,7 @@ def test_a_pass_that_says_it_changed_nothing_did_not():
 def test_the_console_shows_what_is_asked_for(monkeypatch, caplog, level, shown, hidden):
     monkeypatch.setenv("CSRUN_DEBUG", level)
     with caplog.at_level("INFO", "csrun"):
-        run_passes(Network().trace(), watch=watch_of(lambda name: None))
+        run_passes(Network().trace(), observer=observer_of(lambda name: None))
     assert shown in caplog.text
     assert hidden not in caplog.text
     assert ("after fusion: unchanged" in caplog.text) == (level == "2")

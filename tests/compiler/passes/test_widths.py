@@ -4,7 +4,7 @@ from csrun import nn
 from csrun.base.half_formats import BFLOAT16
 from csrun.base.mode import RunMode
 from csrun.cirh.ops.products import MatmulOp, MmOp
-from csrun.compiler.passes import NOBODY, run_passes
+from csrun.compiler.passes import NO_OBSERVER, run_passes
 from csrun.compiler.passes.half_words import HalfWords
 from csrun.compiler.passes.mixed_precision import MixedPrecision
 from csrun.compiler.passes.widths import is_half
@@ -27,7 +27,7 @@ def test_values_that_were_rounded_or_widened_or_moved_are_halves():
         ]
         loss = nn.softmax_cross_entropy(sum(products[1:], products[0]), labels)
         module = tracer.finish(RunMode.EVAL, loss, None, [("moved", moved)])
-    run_passes(module, (MixedPrecision(), HalfWords()), NOBODY)
+    run_passes(module, (MixedPrecision(), HalfWords()), NO_OBSERVER)
     found = [
         (is_half(op.lhs), is_half(op.rhs)) for op in module.ops if isinstance(op, MatmulOp | MmOp)
     ]

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.outputs import Argmax
-from csrun.compiler.plan.memory_plan import Life, lives, place
+from csrun.compiler.plan.memory_plan import Lifetime, lifetimes, place
 
 LIVES = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=30
 )
 
 
-def lives_of(drawn) -> list[Life]:
+def lives_of(drawn) -> list[Lifetime]:
     return [
-        Life(Array(f"a{i}", (size,), "float32"), min(x, y), max(x, y))
+        Lifetime(Array(f"a{i}", (size,), "float32"), min(x, y), max(x, y))
         for i, (size, x, y) in enumerate(drawn)
     ]
 
@@ -30,10 +30,11 @@ def test_arrays_that_live_together_lie_apart(drawn, base):
     spans = [(b.offset_bytes, b.offset_bytes + 4 * int(np.prod(b.shape))) for b in buffers]
     assert all(start >= base and start % 64 == 0 and stop <= end for start, stop in spans)
     for (a, (a0, a1)), (b, (b0, b1)) in combinations(zip(alive, spans, strict=True), 2):
-        if a.meets(b):
+        if a.overlaps(b):
             assert a1 <= b0 or b1 <= a0
     assert end - base >= max(
-        sum(life.nbytes for life in alive if life.first <= now <= life.last) for now in range(21)
+        sum(lifetime.nbytes for lifetime in alive if lifetime.first <= now <= lifetime.last)
+        for now in range(21)
     )
 
 
@@ -42,21 +43,21 @@ def test_large_arrays_first_each_has_the_lowest_free_place(drawn, base):
     """As the source's algorithm says, step by step."""
     alive = lives_of(drawn)
     offsets = {b.name: b.offset_bytes for b in place(alive, base)[0]}
-    placed: list[Life] = []
-    for life in sorted(alive, key=lambda life: -life.nbytes):
-        met = [(offsets[o.array.name], o.nbytes) for o in placed if o.meets(life)]
+    placed: list[Lifetime] = []
+    for lifetime in sorted(alive, key=lambda lifetime: -lifetime.nbytes):
+        met = [(offsets[o.array.name], o.nbytes) for o in placed if o.overlaps(lifetime)]
         places = [base, *(start + nbytes for start, nbytes in met)]
         free = [
             here
             for here in places
-            if all(here + life.nbytes <= start or here >= start + n for start, n in met)
+            if all(here + lifetime.nbytes <= start or here >= start + n for start, n in met)
         ]
-        assert offsets[life.array.name] == min(free)
-        placed.append(life)
+        assert offsets[lifetime.array.name] == min(free)
+        placed.append(lifetime)
 
 
 def test_a_chain_of_arrays_takes_two_places():
-    chain = [Life(Array(f"a{i}", (16,), "float32"), i, i + 1) for i in range(10)]
+    chain = [Lifetime(Array(f"a{i}", (16,), "float32"), i, i + 1) for i in range(10)]
     _, end = place(chain, 0)
     assert end == pytest.approx(2 * 64)
 
@@ -67,7 +68,7 @@ def test_two_arrays_of_one_name_are_a_bug():
         for n in (2, 3)
     ]
     with pytest.raises(ValueError, match="y of head"):
-        lives(pair, [], set())
+        lifetimes(pair, [], set())
 
 
 def test_a_life_lasts_until_the_last_view_is_read():
@@ -77,8 +78,8 @@ def test_a_life_lasts_until_the_last_view_is_read():
         Argmax("second", Array("input/x", (2, 3), "float32"), y, 1),
         Argmax("third", x.expanded((2, 2)), z, 1),
     ]
-    found = lives(kernels, [], set())
-    assert [(life.array, life.last) for life in found] == [(x, 2), (y, 1), (z, 2)]
+    found = lifetimes(kernels, [], set())
+    assert [(lifetime.array, lifetime.last) for lifetime in found] == [(x, 2), (y, 1), (z, 2)]
 
 
 def test_a_life_begins_with_the_first_part_that_is_written():
@@ -87,4 +88,4 @@ def test_a_life_begins_with_the_first_part_that_is_written():
         Argmax("first", Array("input/x", (2, 3), "float32"), whole.sliced(0, 2, 4), 1),
         Argmax("second", Array("input/x", (2, 3), "float32"), whole.sliced(0, 0, 2), 1),
     ]
-    assert lives(kernels, [], set()) == [Life(whole, 0, 1)]
+    assert lifetimes(kernels, [], set()) == [Lifetime(whole, 0, 1)]

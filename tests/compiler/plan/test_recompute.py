@@ -16,7 +16,7 @@ from csrun.compiler import compile as room
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels import Phase
 from csrun.compiler.plan import recompute
-from csrun.compiler.plan.memory_plan import lives, place
+from csrun.compiler.plan.memory_plan import lifetimes, place
 from csrun.compiler.plan.store_layout import Layout
 from csrun.compiler.plan.visits import Function
 from csrun.executable import Group, Visit
@@ -245,11 +245,13 @@ def test_what_is_not_kept_leaves_its_place_to_others():
         made,
         Stub(Phase.BACKWARD, "bc", "e"),
     ]
-    found = {life.array.name: life for life in lives(kernels, [], set(), frozenset("c"))}
+    found = {
+        lifetime.array.name: lifetime for lifetime in lifetimes(kernels, [], set(), frozenset("c"))
+    }
     assert found["c"].spans == ((1, 1), (3, 4))
     assert found["b"].spans == ((1, 4),)
-    assert not found["c"].meets(found["d"])
-    assert found["b"].meets(found["d"])
+    assert not found["c"].overlaps(found["d"])
+    assert found["b"].overlaps(found["d"])
     offsets = {buffer.name: buffer.offset_bytes for buffer in place(list(found.values()), 0)[0]}
     assert offsets["d"] == offsets["c"] != offsets["b"]
 

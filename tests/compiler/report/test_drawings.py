@@ -13,7 +13,7 @@ from csrun.compiler.report.drawings import (
     LONGEST_BESIDE,
     WIDTH,
     GroupStream,
-    Spot,
+    LayerBox,
     draw,
     stops,
 )
@@ -26,7 +26,7 @@ FABRIC = Rectangle(0, 0, 720, 720)
 
 def spots(*rectangles, name="layer"):
     return [
-        Spot(n, "fc", rectangle, "", (f"{name}{n}", str(n)))
+        LayerBox(n, "fc", rectangle, "", (f"{name}{n}", str(n)))
         for n, rectangle in enumerate(rectangles)
     ]
 
@@ -140,7 +140,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
     slots.close()
     slots._thread = AtOnce()
     counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None, ready=lambda: 1)
-    ends = [weights.MemoryxEnd(counters, counters, SimpleNamespace(steps={}, held=[0.0]))]
+    ends = [weights.MemoryxLink(counters, counters, SimpleNamespace(steps={}, held=[0.0]))]
     streamed = weights.StreamedWeights(plan, slots, ends, [0] * len(groups))
     for step in range(3):
         arrivals, begun = [], {}

@@ -142,7 +142,7 @@ def test_the_scheduler_is_asked_why_unless_a_user_has_cancelled(
     with signals, sender:
         loop, folder = loop_of(tmp_path, server, signals)
         if is_cancelled:
-            with folder.noted_cancel("csctl cancel"):
+            with folder.recording_cancellation("csctl cancel"):
                 sender.send(bytes([signal.SIGTERM]))
         else:
             sender.send(bytes([signal.SIGTERM]))

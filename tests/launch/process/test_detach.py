@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.jobs import STALL_S, Workplace, gone
+from support.jobs import STALL_S, Sandbox, gone
 from support.terminals import terminal
 
 from csrun.base.errors import UsageError
@@ -18,11 +18,11 @@ ONE_TASK = ("--detach", "--total-nodes", "1", "--tasks-per-node", "1")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def place(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
 
 
-def test_the_job_goes_on_when_its_terminal_is_gone(place: Workplace) -> None:
+def test_the_job_goes_on_when_its_terminal_is_gone(place: Sandbox) -> None:
     script = "echo $$ > pid; echo begins; while [ ! -e go ]; do sleep 0.05; done; echo ends; exit 3"
     place.script("")
     environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state")}
@@ -43,7 +43,7 @@ def test_the_job_goes_on_when_its_terminal_is_gone(place: Workplace) -> None:
     assert "csrun_wse: error: rank 0 (task) on node1 ended with exit code 3" in said
 
 
-def test_it_is_cancelled_as_any_job(place: Workplace) -> None:
+def test_it_is_cancelled_as_any_job(place: Sandbox) -> None:
     done = place.run(*ONE_TASK, "sh", "-c", "echo $$ > pid; sleep 60")
     assert done.returncode == 0
     assert done.stdout.splitlines()[1].startswith("job 1 runs in the background")
@@ -52,7 +52,7 @@ def test_it_is_cancelled_as_any_job(place: Workplace) -> None:
     assert gone([pid, place.record(1)["launcher"]["pid"]])
 
 
-def test_what_fails_before_there_is_a_job_is_told_at_once(place: Workplace) -> None:
+def test_what_fails_before_there_is_a_job_is_told_at_once(place: Sandbox) -> None:
     (place.path / "state").write_text("a file, no folder")
     done = place.run(*ONE_TASK, "true")
     assert done.returncode == 2

@@ -6,7 +6,7 @@ from typing import IO, Any
 import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
-from csrun.launch.first_cause import TAIL_LINES, TaskEnd, describe_cause, how
+from csrun.launch.first_cause import TAIL_LINES, TaskEnd, describe_cause, describe_exit
 from csrun.launch.process.task_output import LogTail
 
 
@@ -110,4 +110,4 @@ def test_a_wafer_is_named_by_its_system() -> None:
     text = describe_cause(failed(None, -11, "cs2-02"), Path("/none"), was_forwarded=False)
     assert "wafer of cs2-02" in text
     assert "signal 11 (SIGSEGV)" in text
-    assert how(-33) == "was killed by signal 33 (unknown)"
+    assert describe_exit(-33) == "was killed by signal 33 (unknown)"

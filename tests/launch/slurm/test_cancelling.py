@@ -75,4 +75,4 @@ def test_a_launcher_of_an_array_that_is_not_signalled_leaves_no_note(
 ) -> None:
     launcher = Launcher(host, 2**22 + 1, 0)  # above the largest process id, proc(5)
     assert not _end_launcher(launcher, 1.0, [folder], "csctl cancel array 1")
-    assert folder.cancel_note == ""
+    assert folder.cancellation == ""

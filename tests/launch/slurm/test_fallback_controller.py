@@ -18,7 +18,7 @@ from csrun.launch.slurm.orphaned_node import (
     MOST_S,
     SILENCE_S,
     FallbackController,
-    SilenceWatch,
+    HeartbeatMonitor,
 )
 
 ENTRIES = tuple(TaskEntry(rank, Role.TASK, "node1", 0, rank, (0,)) for rank in range(2))
@@ -38,7 +38,7 @@ def after(
 
 
 def test_silence_is_what_was_looked_for_and_not_found() -> None:
-    watch = SilenceWatch(0.0)
+    watch = HeartbeatMonitor(0.0)
     looks = [2.0 * look for look in range(1, 61)]
     for now_s in looks:
         assert not watch.is_lost(SILENCE_S)
@@ -50,7 +50,7 @@ def test_silence_is_what_was_looked_for_and_not_found() -> None:
 
 def test_time_in_which_nobody_could_look_is_no_silence() -> None:
     """As when the file system does not answer for ten minutes, on either side."""
-    watch = SilenceWatch(0.0)
+    watch = HeartbeatMonitor(0.0)
     watch.look(600.0, has_news=False)
     assert not watch.is_lost(SILENCE_S)
     assert watch.is_lost(MOST_S)
@@ -59,7 +59,7 @@ def test_time_in_which_nobody_could_look_is_no_silence() -> None:
 def test_a_task_that_lives_goes_on() -> None:
     controller, done = after(TASK)
     assert done == []
-    assert controller.turn(50.0, is_given_up=False) == []
+    assert controller.next_instructions(50.0, is_given_up=False) == []
     assert not controller.is_needed
     assert controller.handle(ENDED, 60.0) == []
     assert controller.has_finished
@@ -77,9 +77,9 @@ def test_a_failure_ends_what_else_lives_there() -> None:
     assert controller.handle(FAILED, 50.0) == []
     assert controller.is_needed
     late = 50.0 + COLLECT_S
-    assert controller.turn(late, is_given_up=False) == [Send((WAFER.name,), SIGTERM)]
-    assert controller.turn(late + 1.0, is_given_up=False) == []
-    assert controller.turn(late + FAILURE_GRACE_S, is_given_up=False) == [
+    assert controller.next_instructions(late, is_given_up=False) == [Send((WAFER.name,), SIGTERM)]
+    assert controller.next_instructions(late + 1.0, is_given_up=False) == []
+    assert controller.next_instructions(late + FAILURE_GRACE_S, is_given_up=False) == [
         Send((WAFER.name,), SIGKILL)
     ]
     assert not controller.has_finished
@@ -89,19 +89,19 @@ def test_a_failure_ends_what_else_lives_there() -> None:
 
 def test_the_limit_of_the_job_is_kept_with_its_grace() -> None:
     controller, _ = after(TASK)
-    assert controller.turn(99.0, is_given_up=False) == []
-    assert controller.turn(101.0, is_given_up=False) == [Send((TASK.name,), SIGTERM)]
-    assert controller.turn(107.0, is_given_up=False) == []
-    assert controller.turn(108.0, is_given_up=False) == [Send((TASK.name,), SIGKILL)]
+    assert controller.next_instructions(99.0, is_given_up=False) == []
+    assert controller.next_instructions(101.0, is_given_up=False) == [Send((TASK.name,), SIGTERM)]
+    assert controller.next_instructions(107.0, is_given_up=False) == []
+    assert controller.next_instructions(108.0, is_given_up=False) == [Send((TASK.name,), SIGKILL)]
     endless = FallbackController(msgspec.structs.replace(JOB, time_limit_s=None), 0.0)
     endless.take_over([TASK], SOON)
-    assert endless.turn(1e9, is_given_up=False) == []
+    assert endless.next_instructions(1e9, is_given_up=False) == []
 
 
 def test_a_job_that_others_have_left_is_ended() -> None:
     controller, _ = after(TASK)
-    assert controller.turn(50.0, is_given_up=True) == [Send((TASK.name,), SIGTERM)]
-    assert controller.turn(51.0, is_given_up=True) == []
+    assert controller.next_instructions(50.0, is_given_up=True) == [Send((TASK.name,), SIGTERM)]
+    assert controller.next_instructions(51.0, is_given_up=True) == []
 
 
 def test_a_wafer_that_nobody_has_started_is_started_once() -> None:

@@ -22,7 +22,7 @@ def test_folders_are_the_owners_and_the_oldest_go(tmp_path: Path) -> None:
     for number in range(1, KEPT_JOBS + 3):
         folder, live = folders.create(jobs)
         assert folder.path.stat().st_mode & 0o777 == 0o700
-        folder.furnish()
+        folder.create_subfolders()
         assert folders.name_by_id(folder, number).path == jobs / str(number)
         os.utime(folder.path, (number, number))
         if number != 1:

@@ -12,12 +12,12 @@ from csrun.launch.process.protocol import SignalTasks, StartTask
 from csrun.launch.slurm.mailbox import (
     MAIL_DIR,
     Heartbeat,
-    LetGo,
     MailboxReader,
     Outbox,
+    ReleaseAgents,
     StartAll,
     ToNodeAgents,
-    launcher_box,
+    launcher_mailbox,
 )
 
 ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))
@@ -26,7 +26,7 @@ JOB = JobFile(7, None, ("true",), "/", "local", 1, 2, (ENTRY,))
 
 def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
     (tmp_path / MAIL_DIR).mkdir()
-    box = launcher_box(tmp_path)
+    box = launcher_mailbox(tmp_path)
     outbox = Outbox(box)
     reader = MailboxReader(box, msgspec.msgpack.Decoder(ToNodeAgents))
     assert reader.read() == []
@@ -34,7 +34,7 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
         StartAll(JOB, True),
         StartTask(0, ("a b", ""), "cs2-01", 3),
         SignalTasks(("x",), 15),
-        LetGo(),
+        ReleaseAgents(),
     ]
     for message in said[:2]:
         assert outbox.post(message)
@@ -48,12 +48,12 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
         box.write_bytes(whole + rest[:end])
         said[2:] = said[2 + len(reader.read()) :]
     box.write_bytes(whole + rest)
-    assert reader.read() == said[2:] == [LetGo()]
+    assert reader.read() == said[2:] == [ReleaseAgents()]
 
 
 def test_what_finds_no_room_waits_and_is_never_a_part(tmp_path: Path) -> None:
     (tmp_path / MAIL_DIR).mkdir()
-    box = launcher_box(tmp_path)
+    box = launcher_mailbox(tmp_path)
     outbox = Outbox(box)
     reader = MailboxReader(box, msgspec.msgpack.Decoder(ToNodeAgents))
     first, second, beat = StartTask(0, ("a",)), SignalTasks(("x",), 15), Heartbeat(9.0, False)
@@ -63,14 +63,14 @@ def test_what_finds_no_room_waits_and_is_never_a_part(tmp_path: Path) -> None:
         assert not outbox.is_waiting
         assert not outbox.post(second)
         assert not outbox.post_or_drop(beat)
-        assert not outbox.post(LetGo())
+        assert not outbox.post(ReleaseAgents())
         assert reader.read() == [first]
         assert str(box) in outbox.refusal
         assert "File too large" in outbox.refusal
     assert outbox.is_waiting
     assert outbox.post_or_drop(beat)
     assert not outbox.is_waiting
-    assert reader.read() == [second, LetGo(), beat]
+    assert reader.read() == [second, ReleaseAgents(), beat]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from csrun.jobs.folder import JobFolder
 from csrun.launch.process.protocol import SignalTasks, TaskEnded, TasksReady
 from csrun.launch.slurm import mailbox
 from csrun.launch.slurm.job_comment import LOST
-from csrun.launch.slurm.mailbox import Heartbeat, LetGo, StartAll
+from csrun.launch.slurm.mailbox import Heartbeat, ReleaseAgents, StartAll
 from csrun.launch.slurm.node_agent import PLAN_FILE
 
 SILENCE_S = 0.3
@@ -47,7 +47,7 @@ class Place:
         self._programs = path / "bin"
         for folder in (self.folder.path, self.folder.path / mailbox.MAIL_DIR, self._programs):
             folder.mkdir()
-        self.folder.furnish()
+        self.folder.create_subfolders()
         stored.write(self.folder.path / PLAN_FILE, JOB, durable=False)
         self.comment = path / "comment"
         keep = f"printf '%s\\n' \"${{3#Comment=}}\" > {self.comment}"
@@ -76,12 +76,13 @@ class Place:
             stderr=subprocess.PIPE,  # no file, whose size a test may limit
         )
         reader = mailbox.MailboxReader(
-            mailbox.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
+            mailbox.node_mailbox(self.folder.path, 0),
+            msgspec.msgpack.Decoder(mailbox.FromNodeAgent),
         )
         self.until(lambda: bool(reader.read()))
 
     def say(self, message: msgspec.Struct) -> None:
-        mailbox.Outbox(mailbox.launcher_box(self.folder.path)).post(message)
+        mailbox.Outbox(mailbox.launcher_mailbox(self.folder.path)).post(message)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Have it look at its mail, until this holds."""
@@ -129,7 +130,7 @@ TOLD = f"scontrol update JobId=7 Comment={LOST}"
 def test_a_failure_without_a_launcher_frees_the_job(place: Place) -> None:
     place.start(FREES, *FAILS)
     assert place.left() == 3
-    assert mailbox.give_up_file(place.folder.path).exists()
+    assert mailbox.abandoned_file(place.folder.path).exists()
     assert place.called() == [TOLD, "scancel 7"]
     assert LOST in place.folder.log("srun").read_text()
 
@@ -148,7 +149,7 @@ def test_the_first_one_waits_for_the_end_of_all_and_frees_the_job(place: Place) 
 def test_a_job_that_another_has_left_is_ended(place: Place) -> None:
     place.start(FREES, *STAYS)
     place.until(lambda: TOLD in place.called())
-    mailbox.give_up_file(place.folder.path).touch()
+    mailbox.abandoned_file(place.folder.path).touch()
     assert place.left() == 128 + signal.SIGTERM
 
 
@@ -179,12 +180,12 @@ def test_who_frees_no_job_waits_for_nobody(place: Place) -> None:
 def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True), *FAILS)
     reader = mailbox.MailboxReader(
-        mailbox.node_box(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
+        mailbox.node_mailbox(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
     )
     place.until(lambda: "TaskEnded" in [type(said).__name__ for said in reader.read()])
     assert place.process is not None
     assert place.process.poll() is None
-    place.say(LetGo(exit_code=3))
+    place.say(ReleaseAgents(exit_code=3))
     assert place.left() == 3
     assert place.called() == []
 
@@ -197,7 +198,7 @@ def test_what_is_said_before_there_is_a_job_is_taken_and_dropped(place: Place) -
         stranger.connect(str(place.folder.path / "link-0.sock"))
         for _ in range(2000):  # more than a queue holds
             stranger.send(msgspec.msgpack.encode(Progress("training", 1, 2)))
-    place.say(LetGo())
+    place.say(ReleaseAgents())
     assert place.left() == 0
 
 
@@ -247,15 +248,15 @@ def test_a_launcher_that_is_heard_again_is_not_lost(place: Place, own: str) -> N
     """What its user has noted of the job stays."""
     place.comment.write_text(f"{own}\n")
     place.start(FREES, *STAYS)
-    noted = f"{own}; {LOST}" if own else LOST
-    place.until(lambda: place.comment.read_text() == f"{noted}\n")
+    note_of = f"{own}; {LOST}" if own else LOST
+    place.until(lambda: place.comment.read_text() == f"{note_of}\n")
     place.say(Heartbeat(60.0, frees_job=True))
     place.until(lambda: place.comment.read_text() == f"{own}\n")
     place.say(SignalTasks(("rank-00000",), signal.SIGKILL))
-    place.say(LetGo())
+    place.say(ReleaseAgents())
     assert place.left() == 0
     assert place.called() == [
-        f"scontrol update JobId=7 Comment={noted}",
+        f"scontrol update JobId=7 Comment={note_of}",
         f"scontrol update JobId=7 Comment={own}",
     ]
 
@@ -263,7 +264,7 @@ def test_a_launcher_that_is_heard_again_is_not_lost(place: Place, own: str) -> N
 def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
     """As on a full disk: the launcher would take a task for lost whose end it never heard of."""
     place.start(Heartbeat(60.0, frees_job=False))
-    box = mailbox.node_box(place.folder.path, 0)
+    box = mailbox.node_mailbox(place.folder.path, 0)
     assert place.process is not None
     pid, whole = place.process.pid, box.read_bytes()
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (len(whole) + 10, resource.RLIM_INFINITY))
@@ -274,12 +275,12 @@ def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
     assert place.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert place.left() == 0
-    assert [type(said) for said in reader.read()] == [TasksReady, TaskEnded, mailbox.Left]
+    assert [type(said) for said in reader.read()] == [TasksReady, TaskEnded, mailbox.AgentExited]
 
 
 def test_who_can_say_nothing_for_too_long_leaves(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True))
-    box = mailbox.node_box(place.folder.path, 0)
+    box = mailbox.node_mailbox(place.folder.path, 0)
     assert place.process is not None
     limit = (box.stat().st_size + 10, resource.RLIM_INFINITY)
     resource.prlimit(place.process.pid, resource.RLIMIT_FSIZE, limit)

@@ -298,7 +298,7 @@ def test_the_systems_of_a_users_job(
                           job_id=7)  # fmt: skip
     monkeypatch.setattr(sinfo, "ask", lambda site, *command: whole)
     monkeypatch.setattr(allocation, "parts", lambda *_: squeue.parse_parts(whole, FOUR, 7)[:1])
-    monkeypatch.setattr(allocation, "in_its_own_way", lambda *_: "")
+    monkeypatch.setattr(allocation, "reason_to_wait_for_job", lambda *_: "")
 
     def around() -> tuple[str, ...]:
         job_plan = plan_of(*words)

@@ -109,7 +109,7 @@ def test_a_job_that_is_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
     assert environment.users_job() == 12
     monkeypatch.setenv("CSRUN_ALLOCATION", "-")
     assert environment.users_job() is None  # csrun's own script
-    environment.leave_users_job()
+    environment.unset_job_variables()
     left = {name for name in os.environ if name.startswith("SLURM_")}
     assert left == {"SLURM_CONF", "SLURM_QOS"}
 

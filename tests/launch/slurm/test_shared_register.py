@@ -67,6 +67,6 @@ def test_the_account_is_the_kernels_word_not_a_variables(
 ) -> None:
     monkeypatch.setenv("LOGNAME", "mallory")
     with shared_register.publish(site, "first", job(7)):
-        text = (folder.board_of(site, 7) / "record.json").read_text()
+        text = (folder.published_job_dir(site, 7) / "record.json").read_text()
     assert f'"user": "{account_name(os.getuid())}"' in text
     assert "mallory" not in text

@@ -19,8 +19,8 @@ from csrun.launch.slurm.mailbox import (
     Outbox,
     StartAll,
     ToNodeAgents,
-    launcher_box,
-    node_box,
+    launcher_mailbox,
+    node_mailbox,
 )
 
 TASK = StartTask(0, ("true",))
@@ -53,7 +53,7 @@ def test_a_task_that_was_killed_and_starts_again_is_not_taken_for_a_silent_one(
     running = started(folder, "echo; exec sleep 60")
     try:
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
-        Outbox(node_box(folder.path, 0)).post(KILLED)
+        Outbox(node_mailbox(folder.path, 0)).post(KILLED)
         (ended,) = running.receive() or ()
         assert isinstance(ended, TaskEnded)
         assert not ended.is_lost
@@ -76,7 +76,7 @@ def test_an_order_that_has_no_room_is_given_when_it_has(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(srun_process.orphaned_node, "HEARTBEAT_S", 0.02)
-    box = launcher_box(folder.path)
+    box = launcher_mailbox(folder.path)
     running = srun_process.SrunProcess(("sleep", "60"), folder, 1)
     running.job = JOB
     try:

@@ -9,8 +9,8 @@ from torch import optim  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
-from csrun.pytorch.optimizers import first_state  # noqa: E402
-from csrun.pytorch.optimizers.first_state import create_state  # noqa: E402
+from csrun.pytorch.optimizers import initial_optimizer_state  # noqa: E402
+from csrun.pytorch.optimizers.initial_optimizer_state import create_state  # noqa: E402
 
 
 class Decaying(optim.Optimizer):
@@ -153,7 +153,7 @@ def test_a_bug_of_csrun_in_the_first_step_keeps_its_traceback(tmp_path, monkeypa
     def buggy(*arguments):
         raise KeyError("bug")
 
-    monkeypatch.setattr(first_state, "written_by", buggy)
+    monkeypatch.setattr(initial_optimizer_state, "written_by", buggy)
     with pytest.raises(KeyError, match="bug"):
         InLists(optimizer=CASES["Rprop"]).session(tmp_path)
 

@@ -22,7 +22,7 @@ def ordered(request, monkeypatch):
         found.append((steps.first, steps.first + steps.count))
         return order(self, steps)
 
-    monkeypatch.setattr(CpuProgram, "runs_apart", True)
+    monkeypatch.setattr(CpuProgram, "runs_asynchronously", True)
     monkeypatch.setattr(CpuProgram, "order", noted)
     monkeypatch.setattr(CpuOrder, "is_done", request.param)
     return found

@@ -11,7 +11,7 @@ import pytest
 from csrun.base import stored
 from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
-from csrun.records.checkpoints import on_disk
+from csrun.records.checkpoints import folder_files
 
 TENSORS = {"fc/kernel": np.arange(6, dtype=np.float32), "fc/bias": np.ones(2, np.float32)}
 
@@ -48,7 +48,7 @@ def relabel(path: Path, before: str, after: str) -> None:
 
 
 def manifest_of(step: int) -> bytes:
-    return stored.text_of(on_disk.Manifest(step, {}, {}))
+    return stored.text_of(folder_files.Manifest(step, {}, {}))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
@@ -96,7 +96,7 @@ def test_the_newest_is_looked_for_again_when_it_is_removed_meanwhile(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training that keeps one checkpoint writes its next between the index and the files."""
-    read_index = on_disk.read_index
+    read_index = folder_files.read_index
 
     def read_and_be_late(model_dir: Path) -> object:
         index = read_index(model_dir)
@@ -104,7 +104,7 @@ def test_the_newest_is_looked_for_again_when_it_is_removed_meanwhile(
         checkpoints.write(folder, 300, TENSORS, {}, 1)
         return index
 
-    monkeypatch.setattr(on_disk, "read_index", read_and_be_late)
+    monkeypatch.setattr(folder_files, "read_index", read_and_be_late)
     found = checkpoints.latest(folder)
     assert found is not None
     assert found.step == 300

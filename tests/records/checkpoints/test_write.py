@@ -22,7 +22,7 @@ import pytest
 from csrun.base import files
 from csrun.base.errors import CsrunError
 from csrun.records import checkpoints, tensor_files
-from csrun.records.checkpoints import on_disk
+from csrun.records.checkpoints import folder_files
 
 SIZE = 200_000  # values of a tensor
 TENSORS = {"kernel": np.full(SIZE, 1, np.float32), "momentum/kernel": np.zeros(SIZE, np.float32)}
@@ -100,8 +100,8 @@ def test_a_folder_is_looked_at_once_however_many_are_kept(
     def look(*_: object) -> None:
         raise AssertionError("looked at the folder again")
 
-    monkeypatch.setattr(on_disk, "steps_in", look)
-    monkeypatch.setattr(on_disk, "read_index", look)
+    monkeypatch.setattr(folder_files, "steps_in", look)
+    monkeypatch.setattr(folder_files, "read_index", look)
     monkeypatch.setattr(files, "sweep_temporaries", look)
     for step in range(2, 6):
         writer.write(step, filled(step))

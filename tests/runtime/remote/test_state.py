@@ -122,4 +122,4 @@ def test_what_is_altered_on_its_way_is_no_checkpoint(tmp_path, byte, what):
             saved(tmp_path, 4, sent.hold())
         sent.end()
     assert checkpoints.kept_steps(tmp_path) == (3,)
-    assert checkpoints.newest_good(tmp_path).step == 3
+    assert checkpoints.newest_intact(tmp_path).step == 3

@@ -25,10 +25,10 @@ from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote.state import ASK, SentState
 from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink, StoreRequest
-from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
+from csrun.runtime.remote.weights import GradientMemory, RemoteMemoryxLink, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.step.engine import make_compute
-from csrun.runtime.store.first_values import initialize
+from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, StepOrder, Stop, StoreReady
@@ -37,7 +37,7 @@ from csrun.runtime.wire.tcp import SUM, ConnectionPurpose, DamagedTransferError
 
 
 @pytest.fixture
-def afar(tmp_path):
+def remote_run(tmp_path):
     """A wafer's weights and arena, the chief's view of the state, and its channel to MemoryX."""
     with connected(make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)) as ends:
         yield ends
@@ -71,7 +71,7 @@ def connected(executable, sender=None, altered=0, errors=None, line=ConnectionPu
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)
         waiters = (Waiter(counter, wafer_control) for counter in (link.arrived, link.sent))
-        ends = [RemoteEnd(link, *waiters)]
+        ends = [RemoteMemoryxLink(link, *waiters)]
         weights = RemoteWeights(plan, arena, memory, ends, [0] * len(plan.groups))
         yield plan, weights, arena, memory, stored_state(plan, ChannelPort(chief)), chief
 
@@ -93,8 +93,8 @@ def slot_of(plan, arena, group):
     return arena[place.slot_offset_bytes :][: place.nbytes].view("f")
 
 
-def test_the_state_is_written_and_read_as_arrays_are(afar):
-    plan, _, _, _, state, chief = afar
+def test_the_state_is_written_and_read_as_arrays_are(remote_run):
+    plan, _, _, _, state, chief = remote_run
     shapes = {p.name: p.shape for p in plan.parameters}
     assert {name: (t.shape, t.nbytes, t.dtype.name) for name, t in state.items()} == {
         name: (shape, 4 * shape[0] * shape[1], "float32") for name, shape in shapes.items()
@@ -108,8 +108,8 @@ def test_the_state_is_written_and_read_as_arrays_are(afar):
     chief.send(Stop({}))
 
 
-def test_a_fetch_behind_gradients_gets_the_update(afar):
-    plan, weights, arena, memory, state, chief = afar
+def test_a_fetch_behind_gradients_gets_the_update(remote_run):
+    plan, weights, arena, memory, state, chief = remote_run
     state["first/kernel"][...] = 1
     state["second/kernel"][...] = 2
     offset = plan.store.gradients_offset
@@ -281,8 +281,8 @@ def test_of_several_systems_the_sums_of_gradients_take_memory(tmp_path, systems)
     assert ready.nbytes == 4 * values + 64 * (systems > 1)
 
 
-def test_a_lost_memoryx_is_peer_lost(afar):
-    _, weights, _, _, _, chief = afar
+def test_a_lost_memoryx_is_peer_lost(remote_run):
+    _, weights, _, _, _, chief = remote_run
     chief.close()
     with pytest.raises(PeerLost, match="memoryx"):
         for _ in range(100):
@@ -346,8 +346,8 @@ def test_an_altered_order_of_a_checkpoint_is_what_memoryx_ends_by(tmp_path, byte
     assert str(error).startswith("orders of a checkpoint from the chief arrived corrupted: ")
 
 
-def test_the_chief_may_not_reach_beyond_the_store(afar):
-    plan, *_, chief = afar
+def test_the_chief_may_not_reach_beyond_the_store(remote_run):
+    plan, *_, chief = remote_run
     chief.send(ReadState(plan.store.nbytes - 4, 8))
     with pytest.raises(PeerLost):
         chief.receive_array(np.empty(8, np.uint8))
@@ -357,17 +357,17 @@ def test_gradients_that_have_left_take_no_memory():
     page = mmap.PAGESIZE
     memory = GradientMemory(4 * page)
     memory.bytes[:] = 1
-    memory.give_back(page // 2, 3 * page)  # pages 1 and 2 are whole
+    memory.free_pages(page // 2, 3 * page)  # pages 1 and 2 are whole
     assert memory.bytes[:page].all()
     assert not memory.bytes[page : 3 * page].any()
     assert memory.bytes[3 * page :].all()
 
 
-def test_large_gradients_are_given_back(afar, monkeypatch):
-    plan, weights, _, memory, state, chief = afar
+def test_large_gradients_are_given_back(remote_run, monkeypatch):
+    plan, weights, _, memory, state, chief = remote_run
     monkeypatch.setattr("csrun.runtime.remote.weights.PREFETCH_BYTES", 1)
     given = []
-    monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
+    monkeypatch.setattr(memory, "free_pages", lambda *place: given.append(place))
     weights.enter(1)
     weights.deliver(1, StepState())
     weights.settle()
@@ -385,7 +385,7 @@ def test_small_gradients_are_given_back_where_all_have_places(tmp_path, monkeypa
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
     with connected(executable) as (plan, weights, _, memory, _, chief):
         given = []
-        monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
+        monkeypatch.setattr(memory, "free_pages", lambda *place: given.append(place))
         for number, visit in enumerate(plan.visits):
             weights.enter(number)
             for group in visit.completes:

@@ -18,7 +18,7 @@ from csrun.runtime.remote.ring import ROOM, BatchRelay, BatchSender
 from csrun.runtime.roles import streamer
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import Primed, RingReady, StartStreaming, Stop, TellOrder
+from csrun.runtime.wire.messages import DataOrderPart, Primed, RingReady, StartStreaming, Stop
 from csrun.runtime.wire.ring import RingReader
 from csrun.runtime.wire.tcp import summed
 
@@ -76,13 +76,13 @@ def test_room_that_another_ring_hears_of_is_used(monkeypatch):
     """Two rings afar have one connection: whoever asks hears what is said of either."""
     chief, control = tcp_channel_pair("streamer", "chief")
     room = summed(ROOM.pack(0, 1))
-    ready, both, told = BatchSender.ready, threading.Event(), []
+    ready, both, data_order = BatchSender.ready, threading.Event(), []
 
     def late(ring):
         """The first one's room is told just behind its own question."""
         found = ready(ring)
-        if both.is_set() and not told and not found:
-            told.append(chief.bulk.send(room))
+        if both.is_set() and not data_order and not found:
+            data_order.append(chief.bulk.send(room))
         return found
 
     monkeypatch.setattr(BatchSender, "ready", late)
@@ -94,7 +94,7 @@ def test_room_that_another_ring_hears_of_is_used(monkeypatch):
         for _ in range(2):
             chief.expect(RingReady)
         both.set()
-        chief.send(TellOrder(0, b""))
+        chief.send(DataOrderPart(0, b""))
         chief.bulk.settimeout(30)
         assert chief.bulk.recv(1)
         chief.send(Stop({}))

@@ -9,11 +9,11 @@ from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, data, fill,
 
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote import weights as weights_afar
-from csrun.runtime.remote.weights import RemoteEnd
+from csrun.runtime.remote.weights import RemoteMemoryxLink
 from csrun.runtime.step import timed, update_gate
 from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.store import store_mailbox
-from csrun.runtime.store.store_mailbox import MemoryxEnd
+from csrun.runtime.store.store_mailbox import MemoryxLink
 from csrun.runtime.wire.messages import StepOrder
 
 
@@ -70,7 +70,7 @@ def test_memoryx_tells_what_it_was_held_by(clock: Clock, held_s: float, counted_
         told.held[0] += held_s
 
     counters = SimpleNamespace(take=take, raise_by=lambda: None)
-    end = MemoryxEnd(counters, counters, told)
+    end = MemoryxLink(counters, counters, told)
     end.deliver(7, 0)
     assert end.take() == (7, counted_s)
 
@@ -85,7 +85,7 @@ def test_a_memoryx_afar_tells_with_its_next_answer(clock: Clock) -> None:
     def counter(seconds: float) -> SimpleNamespace:
         return SimpleNamespace(take=lambda: clock.passes(seconds))
 
-    end = RemoteEnd(link, counter(1.0), counter(3.0))
+    end = RemoteMemoryxLink(link, counter(1.0), counter(3.0))
     end.coming.extend([7, 8, None])
     end.sending.append(5)
     end.take_sent()
@@ -142,7 +142,7 @@ def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
     executable = NETWORK.compile(tmp_path / "exe", STREAMING, 1)
     with opened(way, tmp_path, executable, [data(NETWORK)], NETWORK.parameters()) as machine:
         assert machine.run(StepOrder(0, 1)).checkpoint_s == 0.0
-        held = machine.hold_updates()
+        held = machine.pause_updates()
         waits.clear()
         ordered = machine.order(StepOrder(1, 1))
         for name in held.order:

@@ -29,7 +29,7 @@ from csrun.executable.shards import StoreShards
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.store import backing, pages
-from csrun.runtime.store.backing import StoreShare, make_store, require_room
+from csrun.runtime.store.backing import StoreShare, make_store, require_disk_space
 from csrun.runtime.store.pages import FilePages
 from csrun.runtime.store.residency import Residency, least_bytes, store_bytes
 from csrun.runtime.store.tensors import FilePort
@@ -210,7 +210,7 @@ def test_pages_leave_memory_when_the_last_has_let_go(disk):
         own.write_back(range(0))  # waits for the lot before
         assert resident_bytes(file) > nbytes // 2
         others.unmap([whole])
-        own.let_go(whole)
+        own.evict(whole)
         assert resident_bytes(file) < nbytes // 2
         assert other.bytes.sum(dtype=int) == 7 * nbytes
     finally:
@@ -291,7 +291,7 @@ def test_weights_stay_before_optimizer_state(tmp_path):
 def test_no_more_threads_draw_than_the_bound_has_room_for(tmp_path, disk, monkeypatch, is_bounded):
     """By hand: eleven of the largest groups are at work with AdamW, and four are drawn already."""
     asked = []
-    monkeypatch.setattr(backing, "own_threads", lambda: 100)
+    monkeypatch.setattr(backing, "thread_count", lambda: 100)
     monkeypatch.setattr(backing, "initialize", lambda *given, **_: asked.append(given[-1]))
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
     memory_bytes = least_bytes(plan) if is_bounded else plan.store.nbytes
@@ -310,8 +310,8 @@ def test_no_room_is_said_in_bytes(tmp_path, disk):
     space = CheckpointSpace(str(disk.parent), 6, 1 << 60)
     needed = (1 << 60) + 100
     with pytest.raises(CsrunError, match=rf"{needed:,} are needed: 100 for the weight store and "):
-        require_room(disk, 100, space)
-    require_room(disk, min(100, free), CheckpointSpace(str(disk), 0, 0))
+        require_disk_space(disk, 100, space)
+    require_disk_space(disk, min(100, free), CheckpointSpace(str(disk), 0, 0))
 
 
 def test_a_folder_in_memory_is_no_disk(tmp_path, monkeypatch):

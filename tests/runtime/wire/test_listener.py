@@ -18,15 +18,15 @@ from csrun.context import Host
 from csrun.runtime.wire import rendezvous
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.handshake import Frames, Hello, new_nonce, prove
-from csrun.runtime.wire.listener import MAX_STRANGERS, Listener
+from csrun.runtime.wire.listener import MAX_PENDING, Listener
 from csrun.runtime.wire.messages import Primed
 from csrun.runtime.wire.rendezvous import (
     Endpoint,
     RunFolder,
     announce_done,
     announce_failed,
+    await_results,
     join,
-    learn,
     new_unix_name,
 )
 
@@ -58,7 +58,7 @@ def folder(folders):
 
 
 @pytest.fixture
-def afar(folders):
+def remote_run(folders):
     return folders[1]
 
 
@@ -88,9 +88,9 @@ def send_word(connection: socket.socket, word: bytes) -> None:
     connection.sendall(word if is_unix else len(word).to_bytes(4, "big") + word)
 
 
-def test_expected_peers_get_a_channel(folder, afar):
+def test_expected_peers_get_a_channel(folder, remote_run):
     listener = Listener(folder)
-    thread, box = in_thread(join, afar, "streamer 1")
+    thread, box = in_thread(join, remote_run, "streamer 1")
     channels = listener.accept({"streamer 1"})
     thread.join()
     box["value"].send(Primed())
@@ -107,19 +107,19 @@ def test_expected_peers_get_a_channel(folder, afar):
         ({}, "streamer 9"),
     ],
 )
-def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, afar, changes, name):
+def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, remote_run, changes, name):
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     with pytest.raises(PeerLost):
-        join(replace(afar, **changes), name)
-    right = join(afar, "streamer 1")
+        join(replace(remote_run, **changes), name)
+    right = join(remote_run, "streamer 1")
     accepting.join()
     assert list(accepted["value"]) == ["streamer 1"]
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_a_peer_waits_while_the_chiefs_queue_is_full(folder, afar, monkeypatch):
+def test_a_peer_waits_while_the_chiefs_queue_is_full(folder, remote_run, monkeypatch):
     """Linux answers EAGAIN to whoever comes to a full queue of a Unix socket."""
     knocks, pauses = iter(range(50)), []
     connect = Endpoint.connect
@@ -133,39 +133,41 @@ def test_a_peer_waits_while_the_chiefs_queue_is_full(folder, afar, monkeypatch):
     monkeypatch.setattr(Endpoint, "connect", crowded)
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
-    joined = join(afar, "streamer 1")
+    joined = join(remote_run, "streamer 1")
     accepting.join()
     assert len(pauses) >= 40
     for end in (listener, joined, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_a_proof_cannot_be_taken_from_the_listener(folder, afar):
+def test_a_proof_cannot_be_taken_from_the_listener(folder, remote_run):
     """Sending the listener's own proof back does not open the door."""
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
-    with raw_connection(afar) as stranger:
+    with raw_connection(remote_run) as stranger:
         send_word(stranger, msgspec.msgpack.encode(Hello("streamer 1", new_nonce())))
         challenge = msgspec.msgpack.decode(Frames(stranger).receive_whole())
         send_word(stranger, msgspec.msgpack.encode({"proof": challenge["proof"]}))
         assert stranger.recv(1024) == b""
     for word in (b"not a message", b"\x81\xa4peer\xa1\xff", b"\x81\xa1x" + b"\x91" * 1000):
-        with raw_connection(afar) as stranger:
+        with raw_connection(remote_run) as stranger:
             send_word(stranger, word)
             assert stranger.recv(1024) == b""
-    right = join(afar, "streamer 1")
+    right = join(remote_run, "streamer 1")
     accepting.join()
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_silent_strangers_keep_nobody_waiting(folder, afar):
+def test_silent_strangers_keep_nobody_waiting(folder, remote_run):
     """More of them than are kept: the oldest make room."""
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     with ExitStack() as strangers:
-        flood = [strangers.enter_context(raw_connection(afar)) for _ in range(MAX_STRANGERS + 9)]
-        right = join(afar, "streamer 1")
+        flood = [
+            strangers.enter_context(raw_connection(remote_run)) for _ in range(MAX_PENDING + 9)
+        ]
+        right = join(remote_run, "streamer 1")
         accepting.join(60)
         assert flood[0].recv(1) == b""
     assert isinstance(right, Channel)
@@ -173,18 +175,20 @@ def test_silent_strangers_keep_nobody_waiting(folder, afar):
         end.close()
 
 
-def test_who_comes_under_the_name_of_one_who_is_in_is_named_and_hurts_nobody(folder, afar, caplog):
+def test_who_comes_under_the_name_of_one_who_is_in_is_named_and_hurts_nobody(
+    folder, remote_run, caplog
+):
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1", "streamer 2"})
-    first = join(afar, "streamer 1")
+    first = join(remote_run, "streamer 1")
     with pytest.raises(
         CsrunError, match="streamer 1: another process already joined this run"
     ) as told:
-        join(afar, "streamer 1")
+        join(remote_run, "streamer 1")
     assert not isinstance(told.value, PeerLost)
     with pytest.raises(PeerLost):  # without the secret nobody learns who is in
-        join(replace(afar, secret=b"a guess"), "streamer 1")
-    last = join(afar, "streamer 2")
+        join(replace(remote_run, secret=b"a guess"), "streamer 1")
+    last = join(remote_run, "streamer 2")
     accepting.join()
     said = "Rejected a second process of this job that joined as streamer 1"
     assert caplog.messages == [said]
@@ -194,31 +198,31 @@ def test_who_comes_under_the_name_of_one_who_is_in_is_named_and_hurts_nobody(fol
         end.close()
 
 
-def test_who_was_turned_away_tries_again(folder, afar, monkeypatch):
+def test_who_was_turned_away_tries_again(folder, remote_run, monkeypatch):
     """The first connections are dropped whatever they say, as by a flood of strangers."""
     listener = Listener(folder)
-    let_in, dropped = Listener._let_in, []
+    accept, dropped = Listener._accept, []
 
-    def oversubscribed(self, door) -> None:
+    def oversubscribed(self, listening) -> None:
         if len(dropped) < 3:
-            dropped.append(door.accept()[0].close())
+            dropped.append(listening.accept()[0].close())
         else:
-            let_in(self, door)
+            accept(self, listening)
 
-    monkeypatch.setattr(Listener, "_let_in", oversubscribed)
+    monkeypatch.setattr(Listener, "_accept", oversubscribed)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
-    right = join(afar, "streamer 1")
+    right = join(remote_run, "streamer 1")
     accepting.join(60)
     assert (len(dropped), isinstance(right, Channel)) == (3, True)
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_the_door_is_closed_behind_the_last_peer(folder, afar):
+def test_the_door_is_closed_behind_the_last_peer(folder, remote_run):
     listener = Listener(folder)
     listener.close()
     with pytest.raises(ConnectionRefusedError):
-        raw_connection(afar)
+        raw_connection(remote_run)
 
 
 def test_an_address_of_no_machine_is_named(tmp_path):
@@ -271,7 +275,7 @@ def test_nobody_waits_for_a_run_that_the_chief_has_given_up(folder, error, kinds
 
 def test_a_chief_in_another_run_is_said(folder):
     listener = Listener(folder)
-    thread, box = in_thread(learn, folder, "streamer 1")
+    thread, box = in_thread(await_results, folder, "streamer 1")
     channels = listener.accept({"streamer 1"})
     thread.join()
     assert "the chief is in another run: every task must make the same" in str(box["value"])
@@ -294,11 +298,11 @@ def test_nobody_waits_for_a_peer_that_has_ended(folder):
     listener.close()
 
 
-def test_strangers_do_not_hide_that_a_peer_has_ended(folder, afar):
+def test_strangers_do_not_hide_that_a_peer_has_ended(folder, remote_run):
     listener = Listener(ended(folder, "streamer 2"))
     accepting, accepted = in_thread(listener.accept, {"streamer 2"})
     while accepting.is_alive():
-        with raw_connection(afar):
+        with raw_connection(remote_run):
             accepting.join(0.05)
     assert "streamer 2 ended before it joined" in str(accepted["value"])
     listener.close()
@@ -340,11 +344,11 @@ def _says_hello(endpoint):
 def test_a_listener_of_another_account_is_no_chief(tmp_path):
     """One that has taken the place of the chief, secret and all, is not even greeted."""
     name = new_unix_name()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         os.seteuid(OTHER)
         try:
-            door.bind(f"\0{name}")
-            door.listen()
+            listening.bind(f"\0{name}")
+            listening.listen()
         finally:
             os.seteuid(0)
         with pytest.raises(PermissionError, match=f"another account, uid {OTHER}"):

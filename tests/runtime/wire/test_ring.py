@@ -16,9 +16,9 @@ from csrun.runtime.wire.ring import (
     BatchCounts,
     RingReader,
     RingWriter,
-    ahead_of,
-    burst_of,
+    prefetch_depths,
     ring_slots_for,
+    slots_per_release,
 )
 from csrun.runtime.wire.shared import EndedByChief
 
@@ -116,7 +116,7 @@ def test_a_burst_takes_nothing_of_what_is_ahead(rings, megabytes, burst):
     to be given back.
     """
     slots = ring_slots_for(rings, (InputSpec("features", (megabytes, 1 << 18), "float32"),))
-    assert burst_of(slots, ahead_of(rings)) == burst
+    assert slots_per_release(slots, prefetch_depths(rings)) == burst
 
 
 def _count(counter: int) -> int:

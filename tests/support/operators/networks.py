@@ -59,7 +59,7 @@ def _rms_norm_gradients(torch, grad, x, rrms, weight):
     return torch.autograd.grad(out, leaves, grad)
 
 
-def _turned(torch, x, size, base, pairs, position):
+def _rotated(torch, x, size, base, pairs, position):
     """Pairs as complex numbers times exp(j angle); `position` is that of each, as it broadcasts."""
     angles = position * base ** (-torch.arange(0, size, 2).double() / size)
     turning, rest = x[..., :size], x[..., size:]
@@ -202,7 +202,7 @@ FORWARD: Sequence[Case] = (
         TURNED,
         case(
             rotary.RotaryEmbeddingOp,
-            lambda torch, x: _turned(torch, x, 4, 100.0, True, torch.arange(3)[:, None]),
+            lambda torch, x: _rotated(torch, x, 4, 100.0, True, torch.arange(3)[:, None]),
             normal(2, 3, 7),
             dim=1,
             rotary_dim=4,
@@ -213,7 +213,7 @@ FORWARD: Sequence[Case] = (
     ),
     case(
         rotary.RotaryEmbeddingOp,
-        lambda torch, x: _turned(torch, x, 6, 50.0, False, -torch.arange(4)[:, None, None]),
+        lambda torch, x: _rotated(torch, x, 6, 50.0, False, -torch.arange(4)[:, None, None]),
         normal(2, 4, 3, 6),
         dim=1,
         rotary_dim=6,

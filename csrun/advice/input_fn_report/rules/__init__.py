@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from csrun.advice.input_fn_report.finding import AdviceRule, Effect, Finding, Severity
-from csrun.advice.input_fn_report.pipeline import Here, Pipeline
+from csrun.advice.input_fn_report.pipeline import Pipeline, PipelinePosition
 from csrun.advice.input_fn_report.rules.foreign import FOREIGN_RULES
 from csrun.advice.input_fn_report.rules.reading import AHEAD_RULES, READING_RULES
 from csrun.advice.input_fn_report.rules.speed import SPEED_RULES
@@ -23,7 +23,7 @@ RULES = (
 
 def examine(pipeline: Pipeline, rules: Sequence[AdviceRule] = RULES) -> tuple[Finding, ...]:
     """Return the findings: warnings first, learning before speed, then by gain."""
-    places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
+    places = [PipelinePosition(pipeline, at) for at in range(len(pipeline.operators))]
     found = [finding for here in places for rule in rules if (finding := rule.applied(here))]
     return tuple(sorted(found, key=_place))
 

@@ -1,13 +1,13 @@
 """Rules about data sets of other libraries: torch DataLoader, grain."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
-from csrun.advice.input_fn_report.pipeline import Here
+from csrun.advice.input_fn_report.pipeline import PipelinePosition
 
 LOADER = ("DataLoader",)
 THREADS_A_CPU = 4  # for threads that mostly wait
 
 
-def _unseeded(here: Here) -> Advice | None:
+def _unseeded(here: PipelinePosition) -> Advice | None:
     pipeline = here.pipeline
     if here.option("seed") is not None or not pipeline.training or pipeline.streamers == 1:
         return None
@@ -16,21 +16,21 @@ def _unseeded(here: Here) -> Advice | None:
     return Advice(now, ".shuffle(seed=1)", severity)
 
 
-def _in_order(here: Here) -> Advice | None:
+def _in_order(here: PipelinePosition) -> Advice | None:
     if not here.pipeline.training or here.option("shuffle") is not False:
         return None
     now = "every pass reads the samples in the same order"
     return Advice(now, "DataLoader(…, shuffle=True)")
 
 
-def _sample_by_sample(here: Here) -> Advice | None:
+def _sample_by_sample(here: PipelinePosition) -> Advice | None:
     if not here.option("in_memory"):
         return None
     now = f"{here.option('dataset')} reads samples one by one, and stacks them again"
     return Advice(now, "return Dataset.from_arrays(…).shuffle(seed=1).repeat().batch(…)")
 
 
-def _workers(here: Here) -> Advice | None:
+def _workers(here: PipelinePosition) -> Advice | None:
     workers, pipeline = here.option("num_workers"), here.pipeline
     if not workers:
         return None
@@ -43,14 +43,14 @@ def _workers(here: Here) -> Advice | None:
     return Advice(now, change, Severity.WARNING if oversubscribed else Severity.INFO)
 
 
-def _started_anew(here: Here) -> Advice | None:
+def _started_anew(here: PipelinePosition) -> Advice | None:
     if not here.option("num_workers") or here.option("persistent_workers"):
         return None
     now = "worker processes are restarted in each pass"
     return Advice(now, "DataLoader(…, persistent_workers=True)", Severity.INFO)
 
 
-def _threads(here: Here) -> Advice | None:
+def _threads(here: PipelinePosition) -> Advice | None:
     threads, cpus = here.option("num_threads"), here.pipeline.cpus
     if threads is None or cpus is None or threads <= THREADS_A_CPU * cpus:
         return None

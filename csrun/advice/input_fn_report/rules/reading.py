@@ -1,7 +1,7 @@
 """Rules about streamed files, for which parallel reads help if reading waits, and prefetching."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Severity
-from csrun.advice.input_fn_report.pipeline import Here, Pipeline
+from csrun.advice.input_fn_report.pipeline import Pipeline, PipelinePosition
 
 SOURCE = "from_files"
 CYCLE = 4  # files at a time
@@ -9,7 +9,7 @@ BLOCK = 16  # samples per block: smaller ones are dominated by the overhead per 
 WAITING = 0.2  # of the input time; threads that compute in Python gain nothing
 
 
-def _interleave_missing(here: Here) -> Advice | None:
+def _interleave_missing(here: PipelinePosition) -> Advice | None:
     files, is_indexed = here.option("files"), here.option("samples") is not None
     if is_indexed or files < 2 or here.pipeline.has("interleave"):
         return None
@@ -17,7 +17,7 @@ def _interleave_missing(here: Here) -> Advice | None:
     return _at_once(here.pipeline, f"{now}, waiting for each read", min(files, CYCLE))
 
 
-def _interleave_serial(here: Here) -> Advice | None:
+def _interleave_serial(here: PipelinePosition) -> Advice | None:
     cycle = here.option("cycle_length")
     if not here.comes_after(SOURCE):
         return None
@@ -38,7 +38,7 @@ def _at_once(pipeline: Pipeline, now: str, cycle: int) -> Advice | None:
     return Advice(now, change, gain=waits * (1 - 1 / cycle)) if waits >= WAITING else None
 
 
-def _blocks_small(here: Here) -> Advice | None:
+def _blocks_small(here: PipelinePosition) -> Advice | None:
     block = here.option("block_length")
     if block is None or block >= BLOCK or here.option("cycle_length") == 1:
         return None
@@ -77,7 +77,7 @@ PAYS_S = 1e-3  # wait per batch, well above the 0.1 ms of passing it to a thread
 OF_A_LIBRARY = ("num_workers", "num_threads")  # its own workers, not a thread of csrun's
 
 
-def _beside_ring(here: Here) -> Advice | None:
+def _beside_ring(here: PipelinePosition) -> Advice | None:
     theirs = any(here.option(name) is not None for name in OF_A_LIBRARY)
     if theirs or here.option("ahead") is None or not here.pipeline.has_ring:
         return None
@@ -86,7 +86,7 @@ def _beside_ring(here: Here) -> Advice | None:
     return Advice(now, change, Severity.INFO)
 
 
-def _missing(here: Here) -> Advice | None:
+def _missing(here: PipelinePosition) -> Advice | None:
     pipeline = here.pipeline
     ahead = pipeline.indexable and any(
         operator.options.get("num_parallel_calls") is not None for operator in pipeline.operators

@@ -1,8 +1,8 @@
 """Rules about the work of a streamer: repeated work, and missing parallelism."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Severity
-from csrun.advice.input_fn_report.pipeline import Here
-from csrun.advice.input_fn_report.rules.training_data import sounds_random
+from csrun.advice.input_fn_report.pipeline import PipelinePosition
+from csrun.advice.input_fn_report.rules.training_data import has_random_name
 from csrun.data.input_operators import InputOperator, Level
 
 VECTORISED = 0.9  # saved of the time of a function called per sample
@@ -13,7 +13,7 @@ CALLS = 8  # concurrent calls of a function that waits
 ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples may differ in shape
 
 
-def _map_before_batch(here: Here) -> Advice | None:
+def _map_before_batch(here: PipelinePosition) -> Advice | None:
     batch = _batch_to_come(here)
     if batch is None:
         return None
@@ -23,7 +23,7 @@ def _map_before_batch(here: Here) -> Advice | None:
     return Advice(now, change, saves=VECTORISED)
 
 
-def _batch_to_come(here: Here) -> InputOperator | None:
+def _batch_to_come(here: PipelinePosition) -> InputOperator | None:
     """Return a later batch operator that the function could follow instead."""
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or not batch.options.get("batch_size"):
@@ -31,12 +31,12 @@ def _batch_to_come(here: Here) -> InputOperator | None:
     return None if here.comes_before("filter", "cache") or _makes_alike(here) else batch
 
 
-def _makes_alike(here: Here) -> bool:
+def _makes_alike(here: PipelinePosition) -> bool:
     """True for the first map of samples of any length, which may make their shapes equal."""
     return here.before[0].options.get("format") in ANY_LENGTH and not here.comes_after("map")
 
 
-def _is_worth_threads(here: Here, batch_s: float) -> bool:
+def _is_worth_threads(here: PipelinePosition, batch_s: float) -> bool:
     """True if this time dominates a batch, and is worth a thread for each call."""
     if here.comes_before("cache"):  # the time of the first pass only
         return False
@@ -46,7 +46,7 @@ def _is_worth_threads(here: Here, batch_s: float) -> bool:
     return batch_s >= DOMINANT * pipeline.work_s and batch_s / calls >= THREAD_PAYS_S
 
 
-def _map_serial(here: Here) -> Advice | None:
+def _map_serial(here: PipelinePosition) -> Advice | None:
     cpus, cost = here.pipeline.cpus, here.cost
     if here.option("num_parallel_calls") is not None or cpus == 1 or _batch_to_come(here):
         return None
@@ -59,7 +59,7 @@ def _map_serial(here: Here) -> Advice | None:
     return Advice(now, change, severity, saves=1 - 1 / (cpus or 2))
 
 
-def _map_waits(here: Here) -> Advice | None:
+def _map_waits(here: PipelinePosition) -> Advice | None:
     cost, calls = here.cost, here.option("num_parallel_calls")
     waited_s = max(cost.wall_s - cost.cpu_s, 0.0) if cost else 0.0
     if calls is not None or not _is_worth_threads(here, waited_s):
@@ -71,7 +71,7 @@ def _map_waits(here: Here) -> Advice | None:
     return Advice(now, change, saves=(1 - 1 / CALLS) * waited_s / cost.wall_s if cost else None)
 
 
-def _handed_over(here: Here) -> Advice | None:
+def _handed_over(here: PipelinePosition) -> Advice | None:
     work_s = here.pipeline.work_s
     if not work_s or work_s > THREAD_COSTS_S or here.option("num_parallel_calls") == 1:
         return None
@@ -85,13 +85,13 @@ def _handed_over(here: Here) -> Advice | None:
     return Advice(now, f"{change}{instead}", Severity.INFO)
 
 
-def _cache_missing(here: Here) -> Advice | None:
+def _cache_missing(here: PipelinePosition) -> Advice | None:
     pipeline, cost = here.pipeline, here.cost
     if cost is None or cost.wall_s < max(THREAD_PAYS_S, DOMINANT * pipeline.work_s):
         return None
     if here.comes_after("batch", "shuffle", "repeat") or not pipeline.has("repeat"):
         return None
-    if pipeline.has("cache") or sounds_random(here.operator):
+    if pipeline.has("cache") or has_random_name(here.operator):
         return None
     function = here.option("function")
     now = f"{function} does the same work in every pass"

@@ -1,10 +1,10 @@
 """Rules about sharding among streamers."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
-from csrun.advice.input_fn_report.pipeline import Here
+from csrun.advice.input_fn_report.pipeline import PipelinePosition
 
 
-def _shard_count(here: Here) -> Advice | None:
+def _shard_count(here: PipelinePosition) -> Advice | None:
     count, streamers = here.option("count"), here.pipeline.streamers
     if streamers is None or count == streamers:
         return None
@@ -13,7 +13,7 @@ def _shard_count(here: Here) -> Advice | None:
     return Advice(now, "index, count = csrun.data.shard_info(), then .shard(count, index)")
 
 
-def _shard_unknown(here: Here) -> Advice | None:
+def _shard_unknown(here: PipelinePosition) -> Advice | None:
     if here.pipeline.streamers is not None or here.option("count") == 1:
         return None
     now = f"count is {here.option('count')} for any number of streamers"
@@ -21,7 +21,7 @@ def _shard_unknown(here: Here) -> Advice | None:
     return Advice(now, change, Severity.INFO)
 
 
-def _shard_late(here: Here) -> Advice | None:
+def _shard_late(here: PipelinePosition) -> Advice | None:
     if here.pipeline.indexable or here.option("count") == 1:
         return None
     worked = [op.name for op in here.before if op.name in ("map", "filter", "batch", "shuffle")]
@@ -31,7 +31,7 @@ def _shard_late(here: Here) -> Advice | None:
     return Advice(now, "move .shard(…) right after the source", gain=1 - 1 / here.option("count"))
 
 
-def _files_uneven(here: Here) -> Advice | None:
+def _files_uneven(here: PipelinePosition) -> Advice | None:
     files, streamers = here.option("of"), here.pipeline.streamers
     if not streamers or files % streamers == 0:
         return None
@@ -46,7 +46,7 @@ def _files_uneven(here: Here) -> Advice | None:
     return Advice(now, change, severity)
 
 
-def _stream_replayed(here: Here) -> Advice | None:
+def _stream_replayed(here: PipelinePosition) -> Advice | None:
     pipeline = here.pipeline
     if not pipeline.replayed or pipeline.streamers == 1:
         return None
@@ -58,7 +58,7 @@ def _stream_replayed(here: Here) -> Advice | None:
     return Advice(now, change, gain=1 - 1 / pipeline.streamers)
 
 
-def _way_out(here: Here) -> str:
+def _way_out(here: PipelinePosition) -> str:
     operators = {operator.name for operator in here.pipeline.operators}
     if "from_arrays" in operators and "filter" in operators:
         return "select the samples first: Dataset.from_arrays(features[kept], labels[kept])"

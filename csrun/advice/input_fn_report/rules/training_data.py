@@ -3,7 +3,7 @@
 from math import ceil, inf
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
-from csrun.advice.input_fn_report.pipeline import Here
+from csrun.advice.input_fn_report.pipeline import PipelinePosition
 from csrun.data.input_operators import InputOperator
 
 OWN_SOURCES = ("from_arrays", "from_files")
@@ -12,7 +12,7 @@ BATCHES_IN_WINDOW = 10
 RANDOM_WORDS = ("random", "augment", "jitter", "noise", "dropout", "mask", "flip", "crop", "mixup")
 
 
-def _data_end(here: Here) -> Advice | None:
+def _data_end(here: PipelinePosition) -> Advice | None:
     pipeline = here.pipeline
     if not pipeline.training or pipeline.endless:
         return None
@@ -31,7 +31,7 @@ def _data_end(here: Here) -> Advice | None:
     return Advice(f"the data ends after step {total:,} of {last:,}", change)
 
 
-def _evaluation_without_end(here: Here) -> Advice | None:
+def _evaluation_without_end(here: PipelinePosition) -> Advice | None:
     if here.pipeline.training or here.option("count") or here.pipeline.last_step is not None:
         return None
     severity = Severity.INFO if here.pipeline.streamers is None else Severity.WARNING
@@ -39,7 +39,7 @@ def _evaluation_without_end(here: Here) -> Advice | None:
     return Advice("repeat() makes the evaluation endless", change, severity)
 
 
-def _shuffle_missing(here: Here) -> Advice | None:
+def _shuffle_missing(here: PipelinePosition) -> Advice | None:
     if not here.pipeline.training or here.pipeline.has("shuffle"):
         return None
     in_window = not here.pipeline.indexable and here.operator.name != "source"
@@ -48,28 +48,28 @@ def _shuffle_missing(here: Here) -> Advice | None:
     return Advice(now, f"add {call} before .repeat() and .batch(…)")
 
 
-def _shuffle_after_batch(here: Here) -> Advice | None:
+def _shuffle_after_batch(here: PipelinePosition) -> Advice | None:
     if not here.pipeline.training or not here.comes_after("batch"):
         return None
     now = "only batches are shuffled, each has the same samples in every pass"
     return Advice(now, "move .shuffle(…) before .batch(…)")
 
 
-def _shuffle_after_repeat(here: Here) -> Advice | None:
+def _shuffle_after_repeat(here: PipelinePosition) -> Advice | None:
     if not here.pipeline.training or not here.comes_after("repeat"):
         return None
     now = "some samples are repeated before others were used"
     return Advice(now, "move .shuffle(…) before .repeat()")
 
 
-def _shuffle_for_nothing(here: Here) -> Advice | None:
+def _shuffle_for_nothing(here: PipelinePosition) -> Advice | None:
     if here.pipeline.training:
         return None
     now = "an evaluation does not depend on the order"
     return Advice(now, "remove shuffle for evaluation", Severity.INFO)
 
 
-def _window_small(here: Here) -> Advice | None:
+def _window_small(here: PipelinePosition) -> Advice | None:
     window = here.option("window")
     if window is None or not here.pipeline.training:
         return None
@@ -92,8 +92,8 @@ def _samples_of_a_file(before: tuple[InputOperator, ...]) -> int | None:
     return ceil(samples / files) if samples and files else None
 
 
-def _cached_draw(here: Here) -> Advice | None:
-    drawn = next((op for op in here.before if op.name == "shuffle" or sounds_random(op)), None)
+def _cached_draw(here: PipelinePosition) -> Advice | None:
+    drawn = next((op for op in here.before if op.name == "shuffle" or has_random_name(op)), None)
     if drawn is None or not here.pipeline.training:
         return None
     what = drawn.options.get("function", "shuffle")
@@ -101,7 +101,7 @@ def _cached_draw(here: Here) -> Advice | None:
     return Advice(now, f"move .cache() before {what}")
 
 
-def sounds_random(operator: InputOperator) -> bool:
+def has_random_name(operator: InputOperator) -> bool:
     """True if a function's name suggests that it draws random numbers."""
     function = str(operator.options.get("function", "")).lower()
     return operator.name == "map" and any(word in function for word in RANDOM_WORDS)
@@ -178,7 +178,7 @@ LEARNING_RULES = (
 MUCH = 0.05  # fraction of a pass
 
 
-def _remainder_kept(here: Here) -> Advice | None:
+def _remainder_kept(here: PipelinePosition) -> Advice | None:
     samples, size = here.samples(), here.option("batch_size")
     drops, training = here.option("drop_remainder"), here.pipeline.training
     if not training or not size or drops or samples == inf:
@@ -198,7 +198,7 @@ def _remainder_kept(here: Here) -> Advice | None:
     return Advice(now, change, Severity.WARNING if wasted > MUCH else Severity.INFO, gain=wasted)
 
 
-def _samples_lost(here: Here) -> Advice | None:
+def _samples_lost(here: PipelinePosition) -> Advice | None:
     samples, size = here.samples(), here.option("batch_size")
     if not here.option("drop_remainder") or not size or samples is None or samples in (0, inf):
         return None

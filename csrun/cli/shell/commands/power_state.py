@@ -59,7 +59,7 @@ def _interrupt(
 ) -> SystemState:
     """Change a system that accepts jobs, after confirmation, once no job uses it."""
     apply(load_state(shell.site, shell.system), command)  # refused before the user is asked
-    if not yes and not shell.asking.confirm(question, "give --yes"):
+    if not yes and not shell.prompter.confirm(question, "give --yes"):
         raise CsrunError(f"not confirmed: {shell.system.name} is unchanged")
     if not force:
         return change(shell.site, shell.system, command)
@@ -106,7 +106,7 @@ def setup_mode(
     apply(before, Command.CONFIGURE)  # refused before the user is asked
     if mode is None:
         question = "Select execution mode configuration:"
-        mode = ExecutionMode(shell.asking.choose(question, LABELS, before.mode, REMEDY))
+        mode = ExecutionMode(shell.prompter.choose(question, LABELS, before.mode, REMEDY))
     state = change(shell.site, shell.system, Command.CONFIGURE, mode)
     if output_format == reply.JSON:
         reply.show({"configured_execution_mode": state.mode}, output_format)

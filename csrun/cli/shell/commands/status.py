@@ -77,7 +77,7 @@ def software(shell: Shell, output_format: str) -> None:
 @click.option("--once", is_flag=True, help="Print one reading and exit.")
 def telemetry(shell: Shell, output_format: str, once: bool) -> None:
     """Show power state, holder, step rate and arena; live at a terminal, until Ctrl-C."""
-    if once or output_format == reply.JSON or not shell.asking.is_terminal:
+    if once or output_format == reply.JSON or not shell.prompter.is_terminal:
         reply.show(_facts(shell), output_format)
     else:
         _watch(shell)

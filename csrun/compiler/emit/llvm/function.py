@@ -382,7 +382,7 @@ class FunctionWriter:
         part, is_first = self._part_of(row)
         with self._code.when(is_first):
             for member in sums:
-                elements = max(prod(member.kept), 1)
+                elements = max(prod(member.kept_axes), 1)
                 kind = Kind(member.out_dtype, ALIGNMENT_BYTES // stored_size(member.out_dtype))
                 nothing = self._code.constant(-0.0 if kind.is_float else 0, kind)
                 start = self._part_place(member, part, elements)
@@ -391,7 +391,7 @@ class FunctionWriter:
 
     def _add_to_part(self, member: Member, value: LaneValue, point: NestPoint) -> None:
         part, _ = self._part_of(point.row)
-        start = self._part_place(member, part, max(prod(member.kept), 1))
+        start = self._part_place(member, part, max(prod(member.kept_axes), 1))
         pointer = self._place(member.part, point, start)
         old = self._code.load(pointer, value.kind, point.mask)
         total = call_function(self._code, "add", [old, value])

@@ -72,7 +72,7 @@ class Member:
         return self.function == "multiply" and self.out_dtype == "float32" and numbers == 1
 
     @property
-    def kept(self) -> Shape:
+    def kept_axes(self) -> Shape:
         """Inner axes of the result."""
         around = self.inner[: len(self.inner) - self.reduced]
         return tuple(n for d, n in enumerate(around) if d not in self.dropped)
@@ -80,7 +80,7 @@ class Member:
     @property
     def part(self) -> "Access":
         """Return a partial sum over rows, from its start."""
-        strides = iter(contiguous(self.kept))
+        strides = iter(contiguous(self.kept_axes))
         around = range(len(self.inner) - self.reduced)
         axes = tuple(0 if d in self.dropped else next(strides) for d in around)
         return Access(SCRATCH, self.out_dtype, 0, axes)

@@ -6,9 +6,9 @@ from functools import cache
 
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
-from csrun.compiler.emit.llvm.ends import EndWriter
+from csrun.compiler.emit.llvm.code_sinking import sink_stages
+from csrun.compiler.emit.llvm.epilogue import EpilogueWriter
 from csrun.compiler.emit.llvm.function import FunctionWriter
-from csrun.compiler.emit.llvm.late import late_stages
 from csrun.compiler.emit.llvm.products import CALLED, product_code
 from csrun.compiler.emit.llvm.stages import KernelStages
 from csrun.compiler.emit.llvm.team import DECLARED, TEAM_CODE
@@ -38,7 +38,7 @@ class KernelCode:
     scratch_bytes: int
     parts_bytes: int
     cut: int
-    has_end: bool
+    has_epilogue: bool
     rows: int | None = None
     constants: tuple[str, ...] = ()
     begin_rows: int = 0
@@ -48,8 +48,8 @@ def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> Ke
     """Return the machine code of a kernel, under this name; None if it has no such form."""
     try:
         stages = _stages(op, writes)
-        writer, end_writer = FunctionWriter(stages), EndWriter(stages)
-        main, end = writer.write(), end_writer.write_end()
+        writer, end_writer = FunctionWriter(stages), EpilogueWriter(stages)
+        main, end = writer.write(), end_writer.write_epilogue()
     except NoMachineCodeError:
         return None
     functions = [function_text(name, "ptr %arguments, i64 %first, i64 %last", main)]
@@ -71,7 +71,7 @@ def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> Ke
 def _stages(op: lair.KernelOp, writes: Mapping[str, Array]) -> KernelStages:
     """Return the stages, with operators placed late if that saves memory between stages."""
     stages = KernelStages(op, writes)
-    late = late_stages(stages.stages)
+    late = sink_stages(stages.stages)
     if all(late[member.value] == member.stage for member in stages.members):
         return stages
     try:

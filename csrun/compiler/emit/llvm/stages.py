@@ -228,8 +228,8 @@ class KernelStages:
             member.out.append(self._result(member, number, target))
         if member.summed:
             member.at = self.parts_bytes
-            lanes = 16 if not member.kept else 1
-            size = lanes * max(prod(member.kept), 1) * stored_size(member.out_dtype)
+            lanes = 16 if not member.kept_axes else 1
+            size = lanes * max(prod(member.kept_axes), 1) * stored_size(member.out_dtype)
             self.parts_bytes += PARTS * aligned(size)
             if not targets:
                 raise NoMachineCodeError("a sum over rows without an array")
@@ -262,7 +262,7 @@ class KernelStages:
                 return producer
             self._keep(producer)
             stored = producer.out[0]
-            if base is not value and stored.axes != contiguous(producer.kept):
+            if base is not value and stored.axes != contiguous(producer.kept_axes):
                 raise NoMachineCodeError("a view of what is not contiguous")
             strides = stored.axes if base is value else contiguous(shape[1:])
             if self.has_rows and len(shape) != len(strides) + 1:
@@ -316,8 +316,8 @@ class KernelStages:
         """Allocate scratch for a value of a row."""
         if member.out:
             return
-        nbytes = max(prod(member.kept), 1) * stored_size(member.out_dtype)
-        axes = contiguous(member.kept)
+        nbytes = max(prod(member.kept_axes), 1) * stored_size(member.out_dtype)
+        axes = contiguous(member.kept_axes)
         member.out.append(Access(SCRATCH, member.out_dtype, 0, axes, start=self.scratch_bytes))
         self.scratch_bytes += aligned(nbytes)
 
@@ -331,7 +331,7 @@ class KernelStages:
             row, strides = strides[0], strides[1:]
         shape = target.shape[len(target.shape) - len(strides) :]
         kept = [(n, s) for n, s in zip(shape, strides, strict=True)]
-        wanted = list(member.kept)
+        wanted = list(member.kept_axes)
         while len(kept) > len(wanted):  # axes of size 1 that were summed
             place = next((d for d, (n, _) in enumerate(kept) if n == 1), None)
             if place is None:

@@ -94,7 +94,7 @@ def test_a_sum_over_rows_and_axes_within_them(columns, dims):
         return y + y.tracer.emit(SumOp, y * y, dims=dims, keepdim=True)
 
     loops = loops_of(model, 17, columns, batch=(6,))
-    assert any(kernel_code(loop.op, loop.writes, "kernel").has_end for loop in loops)
+    assert any(kernel_code(loop.op, loop.writes, "kernel").has_epilogue for loop in loops)
     for loop in loops:
         check(loop, *(0.25 for _ in loop.op.numbers), rtol=1e-5, atol=1e-4)
 

@@ -238,17 +238,17 @@ def test_rotary_embedding(shape, dim, size, is_interleaved):
     x, out = joined.sliced(len(outer), last, 2 * last), array("out", *shape)
     kernel = Rotary("rotary", x, out, dim, size, 1e4, is_interleaved, False, Phase.FORWARD)
     axes = len(shape) - 2 - dim
-    factors = rotary.turns(shape[dim], size, 1e4, False, "float32", axes)
+    factors = rotary.rotation_factors(shape[dim], size, 1e4, False, "float32", axes)
     constants = [factors] if is_interleaved else rotary.cosines_and_sines(factors)
     value = normal(*shape)
     found = LibraryCase(kernel, {"x": value}, constants).in_all_ways()["out"]
     wanted, factors = value.astype("float64"), factors.astype("complex128")
     if is_interleaved:
-        rotary.turn_pairs(value.astype("float64"), wanted, factors)
+        rotary.rotate_pairs(value.astype("float64"), wanted, factors)
     else:
         parts = rotary.cosines_and_sines(factors)
         scratch = np.empty((*shape[1:-1], size // 2) if dim else (*outer, size // 2))
-        rotary.turn_halves(value.astype("float64"), wanted, *parts, scratch)
+        rotary.rotate_halves(value.astype("float64"), wanted, *parts, scratch)
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 

@@ -106,13 +106,13 @@ def test_products_of_all_sizes_and_orders(tile, at_end):
 
 @pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16, cbfloat16()], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("is_turned", [False, True])
-def test_words_give_the_bits_of_their_numbers(tile, kind, is_turned):
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_words_give_the_bits_of_their_numbers(tile, kind, is_transposed):
     for m, n, k in SIZES:
         words, numbers = np.empty((k, n), np.uint16), np.empty((k, n), np.float32)
         kind.narrow(normal(k, n), words)
         kind.widen(words, numbers)
-        if is_turned:
+        if is_transposed:
             words, numbers = (np.ascontiguousarray(x.T).T for x in (words, numbers))
         a, found, expected = normal(m, k), *np.empty((2, m, n), np.float32)
         multiply(a, words, found, tile, half=kind)

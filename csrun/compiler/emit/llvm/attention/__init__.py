@@ -33,7 +33,7 @@ def attention_code(kernel: Attention, name: str, tile: Tile | None = None) -> Ke
         writer.scratch.nbytes,
         parts_bytes=0,
         cut=1,
-        has_end=False,
+        has_epilogue=False,
         rows=writer.pairs,
     )
 

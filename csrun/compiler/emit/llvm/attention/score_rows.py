@@ -95,7 +95,7 @@ class ScoreRows:
                 weight = code.select(lanes, weight, self._zero)
             code.set(slot, code.op("fadd", code.get(slot, FLOATS), weight))
             if self._draw is not None:
-                weight = code.select(self._draw.kept(number, at), weight, self._zero)
+                weight = code.select(self._draw.keep_mask(number, at), weight, self._zero)
             row.store(code, weight, at, None)
 
         each_vector(code, limit, visit)
@@ -139,7 +139,7 @@ class ScoreRows:
         code, draw = self._code, self._draw
         if draw is None:
             return weight, slope
-        kept, scale = draw.kept(number, at), code.constant(draw.scale, FLOATS)
+        kept, scale = draw.keep_mask(number, at), code.constant(draw.scale, FLOATS)
         used, own = (
             code.select(kept, code.op("fmul", x, scale), self._zero) for x in (weight, slope)
         )

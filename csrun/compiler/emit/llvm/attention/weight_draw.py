@@ -46,7 +46,7 @@ class WeightDraw:
         self._kept = kept
         self._keys = round_keys(code, [numbers[text] for text in SEED])
 
-    def kept(self, number: LaneValue, at: LaneValue) -> LaneValue:
+    def keep_mask(self, number: LaneValue, at: LaneValue) -> LaneValue:
         """Return the mask of a row of the block: true where a weight is kept."""
         return self._kept.at(self._code, number).load(self._code, at, None)
 

@@ -81,7 +81,7 @@ class ConvolutionWriter(ABC):
             self.scratch.nbytes,
             self.parts_bytes,
             cut=1,
-            has_end=bool(end),
+            has_epilogue=bool(end),
             rows=self.rows,
             begin_rows=self.begin_rows,
         )

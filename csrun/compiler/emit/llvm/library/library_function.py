@@ -61,7 +61,7 @@ class LibraryFunction:
             scratch_bytes=0,
             parts_bytes=0,
             cut=cut,
-            has_end=False,
+            has_epilogue=False,
             rows=rows,
             constants=self._constants,
         )
