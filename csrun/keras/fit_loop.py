@@ -80,7 +80,7 @@ class FitLoop(TrainingLoop):
     def host_call(self, traced: TracedModel) -> None:
         """None: the loop takes the metrics of every step itself."""
 
-    def beside(self, step: int) -> Mapping[str, Array]:
+    def extra_tensors(self, step: int) -> Mapping[str, Array]:
         """The learning rate, if it is a number of each step."""
         from csrun.keras.optimizer_rules import RATE_TENSOR
 

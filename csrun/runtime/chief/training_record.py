@@ -40,7 +40,7 @@ class LoopOptions:
     first_scale: loss scale of the checkpoint that the run continues.
     number_ranges: steps between two reports on ranges.
     of_updates: numbers of updates for the events.
-    beside: returns tensors of a checkpoint after a step that the store does not have.
+    extra_tensors: returns tensors of a checkpoint after a step that the store does not have.
     saves_due: write checkpoints as they are due; False: the caller calls `Training.save_due`.
     """
 
