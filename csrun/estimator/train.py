@@ -55,9 +55,10 @@ class LoadedTraining:
 class TrainingLoop:
     """Loop of a training: all of its steps, up to the last one.
 
-    saves_due: as in `LoopOptions`.
+    limit: name of the user's option that sets the last step. saves_due: as in `LoopOptions`.
     """
 
+    limit = "max_steps"
     saves_due = True
 
     def prepare(self, run: EstimatorRun, target: Target) -> None:
@@ -118,7 +119,7 @@ def _train(
         check_batch_bytes(run.dataset)
         traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
         found.require_same(traced.weights())
-        log.info(_nothing_to_train(run.model_dir, first, last))
+        log.info(_nothing_to_train(run.model_dir, first, last, loop.limit))
         return {"global_step": float(first)}
     split = DataSplit.of(run.dataset)
     if found is not None and not found.manifest.is_converted:
@@ -204,8 +205,8 @@ def _where_to_resume(folder: Path) -> str:
     return f"Training interrupted: the next run in {folder} resumes from {newest.name}"
 
 
-def _nothing_to_train(folder: Path, step: int, last: int) -> str:
+def _nothing_to_train(folder: Path, step: int, last: int, limit: str) -> str:
     return (
-        f"{folder} is at global step {step}, max_steps is {last}: nothing to train; "
-        "raise max_steps or choose another model_dir"
+        f"{folder} is at global step {step} of {last}: nothing to train; "
+        f"raise {limit} or choose another model_dir"
     )

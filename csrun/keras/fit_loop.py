@@ -63,6 +63,7 @@ class FitLoop(TrainingLoop):
     _fit: "_RunningFit | None" = field(default=None, init=False)
     _folder: Path = field(default=Path(), init=False)
 
+    limit = "epochs"
     saves_due = False  # after the callbacks of an epoch instead
 
     @property

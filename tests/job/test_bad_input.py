@@ -307,7 +307,7 @@ def test_a_rerun_has_nothing_to_do(trained_on_system: FcMnist) -> None:
     before = place.checkpoint(20).stat().st_mtime_ns
     done = place.wse()
     assert done.returncode == 0, done.stderr
-    assert "model_dir is at global step 20, max_steps is 20: nothing to train" in done.stdout
+    assert "model_dir is at global step 20 of 20: nothing to train" in done.stdout
     assert place.checkpoint(20).stat().st_mtime_ns == before
     place.configure(model__hidden_sizes=[50, 40] + [50] * 8)
     assert_refused(place.cpu(), 2, "does not fit the model: tensor fc_1/kernel")

@@ -175,7 +175,7 @@ def test_files_of_callbacks_are_those_of_keras(tmp_path, caplog):
             np.testing.assert_allclose(each, own, rtol=1e-4, atol=1e-5)
 
 
-def test_a_resumed_fit_goes_on_with_its_epoch_and_learning_rate(tmp_path):
+def test_a_resumed_fit_goes_on_with_its_epoch_and_learning_rate(tmp_path, caplog):
     given = {"batch_size": BATCH, "shuffle": False}
     callbacks = lambda: [C.LearningRateScheduler(halved)]  # noqa: E731
     for epochs in (2, 4):
@@ -186,6 +186,10 @@ def test_a_resumed_fit_goes_on_with_its_epoch_and_learning_rate(tmp_path):
     assert found.epoch == [2, 3]
     for key, values in wanted.history.items():
         assert found.history[key] == pytest.approx(values[2:], rel=1e-5), key
+    with caplog.at_level("INFO", "csrun"):
+        again = estimator.fit(X, Y, **given, epochs=4, callbacks=callbacks())
+    assert again.epoch == []
+    assert "nothing to train; raise epochs or" in caplog.messages[-1]
     with pytest.raises(UsageError, match="its momentum is of a training with callbacks that may"):
         KerasModelToCerebrasEstimator(mlp, tmp_path).fit(X, Y, **given, epochs=5)
 
