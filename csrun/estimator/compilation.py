@@ -341,7 +341,7 @@ def show_stage(stage: Stage) -> None:
 
 
 def observer_of(begin: Begin) -> PassObserver:
-    """Return the Watch of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
+    """Return the observer of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
     level = debug_level()
     return PassObserver(show_stage, begin, verification(), texts=level >= DebugLevel.STAGES)
 

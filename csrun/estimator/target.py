@@ -199,7 +199,7 @@ def machine_for(
 ) -> Iterator[tuple[Machine, Show]]:
     """Load the Executable, ready to run from step `first`, and yield it with its progress display.
 
-    told: order of the run's data set, sent to streamers.
+    data_order: order of the run's data set, sent to streamers.
     batch: number of the first batch, if it is not that of the step.
     """
     target = on_least_loaded(target)

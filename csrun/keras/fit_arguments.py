@@ -68,13 +68,14 @@ def _classes(y: Any) -> Array:
 
 
 def validation_of(
-    validation_data: Any, batch_size: int, frequency: int | Sequence[int]
+    validation_data: Any, batch_size: int, frequency: int | Sequence[int], multiple: int
 ) -> Validation:
     """All validation samples, in batches of one size, at most `batch_size`.
 
     validation_data: features, labels and perhaps weights
+    multiple: of which the size must be a multiple, for the systems and their micro-batches
 
-    Raises: UsageError for another form, and for arrays that are no data set
+    Raises: UsageError for another form, for arrays that are no data set, and if there is no size
     """
     if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
         raise UsageError("fit: validation_data must be (x, y) or (x, y, sample_weight)")
@@ -85,7 +86,13 @@ def validation_of(
         raise UsageError(f"fit: validation_data: {error}") from error
     samples = _length(arrays[1])
     most = min(batch_size, samples)
-    size = next(each for each in range(most, 0, -1) if samples % each == 0)
+    sizes = (each for each in range(most, 0, -1) if samples % each == 0 == each % multiple)
+    if (size := next(sizes, None)) is None:
+        raise UsageError(
+            f"fit: validation_data has {samples} samples, which no batch of at most {batch_size} "
+            f"samples divides that is a multiple of num_csx x micro_batch_size = {multiple}: use a "
+            f"multiple of {multiple} samples"
+        )
     if size < SLOW_SHARE * most:
         log.warning(
             "fit: validation_data has %d samples, which are evaluated in batches of %d, since no "

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.context.rerun import rerun
 
 log = logging.getLogger("csrun")
 
@@ -14,6 +15,8 @@ _NOT_NEEDED = {
     "BackupAndRestore": "a training resumes from its newest checkpoint in model_dir",
     "ProgbarLogger": "log_steps in the config sets how often the loss is logged",
 }
+#: Callbacks of Keras that write files.
+_WRITING = ("CSVLogger", "ModelCheckpoint")
 #: Callbacks of Keras that cannot be called, and what to do.
 _REFUSED = {
     "SwapEMAWeights": "leave it out: the model has the averages after the training",
@@ -43,15 +46,24 @@ def callbacks_of(given: Any) -> list[Any]:
 
 
 def called(callbacks: Sequence[Any]) -> list[Any]:
-    """Return the callbacks that are called; log why others are not."""
-    found = []
+    """Return the callbacks that are called; in a rerun none that writes files of the run."""
+    return [each for each in callbacks if _why_not_called(each) is None]
+
+
+def log_not_called(callbacks: Sequence[Any]) -> None:
+    """Log which callbacks are not called, and why."""
     for callback in callbacks:
-        kind = type(callback)
-        if _is_of_keras(kind) and kind.__name__ in _NOT_NEEDED:
-            log.info(f"fit: callback {kind.__name__} is not called: {_NOT_NEEDED[kind.__name__]}")
-        else:
-            found.append(callback)
-    return found
+        if (why := _why_not_called(callback)) is not None:
+            log.info(f"fit: callback {type(callback).__name__} is not called: {why}")
+
+
+def _why_not_called(callback: Any) -> str | None:
+    kind = type(callback)
+    if not _is_of_keras(kind):
+        return None
+    if rerun() is not None and kind.__name__ in _WRITING:
+        return "steps of a finished run are repeated, whose files are kept"
+    return _NOT_NEEDED.get(kind.__name__)
 
 
 def needs_batches(callback: Any) -> bool:

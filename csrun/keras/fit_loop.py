@@ -1,5 +1,6 @@
 """Loop of a fit: epochs on one machine, each followed by an evaluation and calls of callbacks."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,17 +19,18 @@ from csrun.estimator.target import Target
 from csrun.estimator.train import LoadedTraining, TrainingLoop
 from csrun.executable import MOST_STEPS, RunMode
 from csrun.executable.arrays import Array
-from csrun.keras.fit_callbacks import called, ends_on_nan, needs_batches
+from csrun.keras.fit_callbacks import called, ends_on_nan, log_not_called, needs_batches
 from csrun.keras.fit_history import results_of
 from csrun.runtime.chief.machine import Feed, Program
-from csrun.runtime.chief.step_orders import evaluate
-from csrun.runtime.chief.training import NotFiniteLossError
+from csrun.runtime.chief.step_orders import NotFiniteLossError, evaluate
 from csrun.runtime.step.results import Mean
 from csrun.runtime.wire.messages import Results
 
 if TYPE_CHECKING:
     from csrun.keras.host_metrics import KerasMetrics
     from csrun.keras.variables_module import KerasModel
+
+log = logging.getLogger("csrun")
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class FitLoop(TrainingLoop):
     @property
     def is_watched(self) -> bool:
         """Return whether callbacks may read or change the model and its learning rate."""
-        return bool(self.callbacks)
+        return bool(called(self.callbacks))
 
     def prepare(self, run: EstimatorRun, target: Target) -> None:
         """Compile the evaluation of the validation data."""
@@ -82,12 +84,12 @@ class FitLoop(TrainingLoop):
         """None: the loop takes the metrics of every step itself."""
 
     def extra_tensors(self, step: int) -> Mapping[str, Array]:
-        """The learning rate, if it is a number of each step."""
+        """The learning rate and the compiled one, if it is a number of each step."""
         from csrun.keras.optimizer_rules import RATE_TENSOR
 
-        if self._fit is None or not self._fit.has_numbers:
+        if (fit := self._fit) is None or not fit.has_numbers:
             return {}
-        return {RATE_TENSOR: np.array([self._fit.rate]).view(np.int64)}
+        return {RATE_TENSOR: np.array([fit.rate, fit.first_rate]).view(np.int64)}
 
     def run(self, loaded: LoadedTraining) -> Results:
         """Train and evaluate epoch by epoch; the results have the values of each."""
@@ -108,7 +110,8 @@ class FitLoop(TrainingLoop):
 class _RunningFit:
     """State of a fit on a loaded machine.
 
-    has_numbers: the learning rate is passed with each step.
+    has_numbers: the learning rate is passed with each step. first_rate: the one that the optimizer
+    had before callbacks changed it, in a resumed fit before it began.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class _RunningFit:
         self._optimizer, _ = unscaled(self._model.keras.optimizer)
         if not self._optimizer.built:
             self._optimizer.build(self._model.trained)  # else a saved model cannot be loaded whole
+        log_not_called(loop.callbacks)
         callbacks = called(loop.callbacks)
         self._is_watched = loop.is_watched
         self._by_batch = any(map(needs_batches, callbacks))
@@ -148,9 +152,13 @@ class _RunningFit:
         self._loss = Mean()  # of the epoch so far
         self.has_numbers = loaded.machine.plan.store.numbers > 0
         found = loaded.found
-        if self.has_numbers and found is not None and RATE_TENSOR in found.manifest.tensors:
-            (rate,) = found.tensor(RATE_TENSOR).view(np.float64)
-            self._optimizer.learning_rate = float(rate)
+        if not self.has_numbers:
+            return
+        self.first_rate = self.rate
+        if found is not None and RATE_TENSOR in found.manifest.tensors:
+            rate, first = map(float, found.tensor(RATE_TENSOR).view(np.float64))
+            if self.first_rate == first:  # else the user has changed it
+                self._optimizer.learning_rate = rate
 
     @property
     def rate(self) -> float:
@@ -268,10 +276,21 @@ class _RunningFit:
         self._passes += 1
         with self._watched():
             self._callbacks.on_test_begin()
-        host, show = traced.host, self._loaded.show
-        results = evaluate(program, step, validation.batches, host, show, traced.losses)
+        self._training.require_replaced()
+        host: KerasMetrics | None = traced.host  # type: ignore[assignment]
+        if host is not None:
+            host.takes_arrays = True
+        show, losses = self._loaded.show, traced.losses
+        try:
+            results = evaluate(program, step, validation.batches, host, show, losses)
+            own = {**results, **({} if host is None else host.latest)}
+        except NotFiniteLossError as error:
+            log.warning(f"fit: validation after step {step}: {error}")
+            names = [name for each in (host, losses) if each for name in each.values()]
+            own = {**dict.fromkeys(names, float("nan")), "loss": error.loss}
+            results = {"global_step": float(step), "loss": error.loss}
         self._loop.write_events(results)
-        own = {name: value for name, value in results.items() if name != "global_step"}
+        own.pop("global_step", None)
         with self._watched():
             self._callbacks.on_test_end(own)
         return {f"val_{name}": value for name, value in own.items()}
@@ -291,7 +310,10 @@ class _RunningFit:
         """Context manager that takes over what callbacks change."""
         variables = self._model.named.items() if self._is_watched else ()
         before = {name: _version(variable) for name, variable in variables}
+        had_number = not callable(self._optimizer._learning_rate)
         yield
+        if had_number and self._is_watched:
+            _ = self.rate  # refuses a schedule
         changed = {
             name: variable.value.detach().cpu().numpy().astype(np.float32)
             for name, variable in variables

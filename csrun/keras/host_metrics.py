@@ -23,11 +23,15 @@ class KerasMetrics(HostCall):
     """Metrics over the steps so far.
 
     outputs: names of labels, sample weights and predictions.
+    takes_arrays: metrics of several numbers, too, which are in `latest` only.
+    latest: all metrics of the evaluation that has ended last.
     """
 
     model: Any = None
     spec: TreeSpec | None = None
     taken: int = field(default=0)
+    takes_arrays: bool = field(default=False)
+    latest: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: KerasModel, labels: tuple[Any, ...], outputs: Any) -> Self:
@@ -53,12 +57,14 @@ class KerasMetrics(HostCall):
             self.model._compile_loss(y, predictions, *weights)  # which updates its metrics
 
     def values(self) -> Results:
-        """Return the metrics by name, and reset.
+        """Return the metrics of one number by name, and reset.
 
-        Raises: UsageError for a metric of several numbers
+        Raises: UsageError for a metric of several numbers, unless these are taken
         """
-        found = self.logs()
+        found = self.latest = self.logs()
         self.reset()
+        if self.takes_arrays:
+            found = {name: value for name, value in found.items() if isinstance(value, float)}
         return {name: _number(name, value) for name, value in found.items()}
 
     def reset(self) -> None:

@@ -14,6 +14,7 @@ from csrun.context import use_torch_for_keras
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator, train
 from csrun.estimator.estimator import InputFunction
+from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
@@ -126,7 +127,10 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         steps, validation = steps_of(arrays, batch_size), None
         evaluated: list[InputFunction] = []
         if validation_data is not None:
-            validation = validation_of(validation_data, batch_size, validation_freq)
+            config = self._config
+            micro_batch = 1 if config.micro_batch_size == AUTO else config.micro_batch_size
+            multiple = config.num_csx * micro_batch
+            validation = validation_of(validation_data, batch_size, validation_freq, multiple)
             dataset = validation.dataset
             evaluated = [lambda params: dataset]
 

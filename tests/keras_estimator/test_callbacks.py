@@ -208,6 +208,68 @@ def test_a_loss_that_is_not_finite_ends_a_fit_as_its_callback_does(tmp_path):
         KerasModelToCerebrasEstimator(mlp, tmp_path / "failed").fit(x, Y, **given)
 
 
+def test_a_validation_loss_that_is_not_finite_is_reported_and_the_fit_goes_on(tmp_path, caplog):
+    x = VALID[0].copy()
+    x[BATCH] = np.inf
+    given = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "validation_data": (x, VALID[1])}
+    model = mlp()
+    wanted = model.fit(X, Y, **given, verbose=0)
+    ours = mlp()
+    found = KerasModelToCerebrasEstimator(ours, tmp_path).fit(X, Y, **given)
+    assert found.epoch == [0, 1]
+    assert np.isnan([wanted.history["val_loss"], found.history["val_loss"]]).all()
+    assert found.history["loss"] == pytest.approx(wanted.history["loss"], rel=1e-5)
+    assert "fit: validation after step 4: loss is nan" in caplog.text
+    for each, own in zip(ours.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(each, own, rtol=1e-4, atol=1e-5)
+
+
+def test_a_metric_of_several_numbers_is_in_the_logs_of_callbacks(tmp_path):
+    labels = [np.eye(2, dtype=np.float32)[each % 2] for each in (Y, VALID[1])]
+
+    def model():
+        layers = [keras.Input(X.shape[1:]), keras.layers.Dense(2, kernel_initializer="ones")]
+        found = keras.Sequential(layers)
+        found.compile("sgd", keras.losses.MeanSquaredError(), metrics=[keras.metrics.F1Score()])
+        return found
+
+    given = {"batch_size": BATCH, "validation_data": (VALID[0], labels[1]), "shuffle": False}
+    seen = []
+    given["callbacks"] = C.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append({**logs}))
+    model().fit(X, labels[0], **given, verbose=0)
+    KerasModelToCerebrasEstimator(model, tmp_path).fit(X, labels[0], **given)
+    wanted, found = seen
+    for name in ("f1_score", "val_f1_score"):
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
+
+
+def test_a_learning_rate_that_the_user_sets_between_two_fits_counts(tmp_path):
+    given = {"batch_size": BATCH, "shuffle": False, "callbacks": [noting()]}
+    model, ours = adam(), adam()
+    estimator = KerasModelToCerebrasEstimator(ours, tmp_path)
+    for epochs, rate in ((1, 0.05), (2, 0.01)):
+        model.optimizer.learning_rate = ours.optimizer.learning_rate = rate
+        wanted = model.fit(X, Y, **given, initial_epoch=epochs - 1, epochs=epochs, verbose=0)
+        found = estimator.fit(X, Y, **given, epochs=epochs)
+        assert found.history["loss"] == pytest.approx(wanted.history["loss"], rel=1e-5)
+
+
+def test_a_callback_that_is_not_called_changes_nothing_of_the_training(tmp_path):
+    """Momentum of a training with callbacks has another form."""
+    given = {"batch_size": BATCH, "shuffle": False}
+    for epochs, callbacks in ((1, [C.TensorBoard(tmp_path / "logs")]), (2, None)):
+        estimator = KerasModelToCerebrasEstimator(mlp, tmp_path / "run")
+        found = estimator.fit(X, Y, **given, epochs=epochs, callbacks=callbacks)
+    assert found.epoch == [1]
+
+
+def test_validation_batches_can_be_divided_as_those_of_the_training(tmp_path):
+    config = CSRunConfig(micro_batch_size=5)
+    estimator = KerasModelToCerebrasEstimator(adam, tmp_path, config)
+    with pytest.raises(UsageError, match="use a multiple of 5 samples"):
+        estimator.fit(X, Y, BATCH, validation_data=VALID)
+
+
 class OfTests(C.Callback):
     """A callback of the user's own that asks for the batches of evaluations."""
 

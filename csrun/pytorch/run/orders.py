@@ -101,7 +101,7 @@ class TrainingOrders:
         steps: list[QueuedStep],
         accumulation: AccumulatedBatches | None = None,
     ) -> None:
-        """Order steps of the variant that has run last. gathering: which batches end a step."""
+        """Order steps of the variant that has run last. accumulation: which batches end a step."""
         variant, program = self._running, self._program
         assert variant is not None, "run before"
         assert program is not None, "run before"

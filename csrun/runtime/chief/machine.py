@@ -40,7 +40,7 @@ class Feed:
     number: index of the data set in the list that each streamer has.
     dataset: the same data set, in this process.
     last: first batch that is not used; None for all.
-    told: description of the data set's order for the streamers' `receive_order`, if needed.
+    data_order: description of the data set's order for the streamers' `receive_order`, if needed.
     is_pushed: the chief makes the batches itself and passes them to `push`; the data set is not
         read.
     """
@@ -108,7 +108,7 @@ class Program(Protocol):
         Call it for another pass of an evaluation, whether or not the last pass has ended. A program
         that shares another one's batches is set with that one.
 
-        told: description of the data set's order for the streamers, such as a permutation.
+        data_order: description of the data set's order for the streamers, such as a permutation.
         """
 
     def push(self, batch: Batch) -> None:

@@ -52,7 +52,7 @@ class RunRequest:
     systems: names of the CS systems, which are leased and equal.
     cores: number of usable cores of a system.
     sram_bytes: their memory (None: no limit).
-    told: description of the data set's order for the streamers, if needed.
+    data_order: description of the data set's order for the streamers, if needed.
     data: index of the data set in the streamers' list.
     checkpoints: space that checkpoints need on a disk next to the store.
     memoryx: names of the MemoryX tasks, at least one if weights are streamed.

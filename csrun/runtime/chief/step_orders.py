@@ -16,6 +16,14 @@ ORDER_S = 0.2
 Show = Callable[[Progress], None]
 
 
+class NotFiniteLossError(CsrunError):
+    """The loss of a step is not finite, so that the step has no update. loss: its value."""
+
+    def __init__(self, message: str, loss: float) -> None:
+        super().__init__(message)
+        self.loss = loss
+
+
 class OrderSplitter:
     """Splits a run into orders that end at boundaries and are short enough to stay responsive."""
 
@@ -80,6 +88,8 @@ def evaluate(
         these means; the result is their sum.
 
     The loss is the mean over all samples or labels that count; NaN if none does.
+
+    Raises: NotFiniteLossError for the loss of a batch
     """
     orders, index, loss = OrderSplitter(machine, batches), 0, Mean()
     while batches is None or index < batches:
@@ -96,7 +106,7 @@ def evaluate(
             why = f"loss is {done.bad_loss} at batch {index} of the evaluation"
             if done.uncounted is not None:
                 why += f": {no_counted_labels(machine.plan, done.uncounted)}"
-            raise CsrunError(why)
+            raise NotFiniteLossError(why, done.bad_loss)
         if done.finished:
             break
     results = {"global_step": float(step), **(host.values() if host else {})}

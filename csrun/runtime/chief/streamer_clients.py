@@ -71,7 +71,7 @@ class ChiefStreamers:
     ) -> None:
         """Start streaming a program's batches from `first` on, from a data set by index.
 
-        told: description of the data set's order.
+        data_order: description of the data set's order.
         """
         self._data_of[source] = data
         self._send_data_order(data, data_order)

@@ -22,7 +22,12 @@ from csrun.runtime.chief.machine import Machine, OrderedSteps, Program
 from csrun.runtime.chief.range_reports import first_overflow, range_reports
 from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_end import StepEnd
-from csrun.runtime.chief.step_orders import OrderSplitter, Show, no_counted_labels
+from csrun.runtime.chief.step_orders import (
+    NotFiniteLossError,
+    OrderSplitter,
+    Show,
+    no_counted_labels,
+)
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
 from csrun.runtime.chief.update_reports import UpdateReports
@@ -33,14 +38,6 @@ from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.wire.messages import AccumulatedBatches, Results, StepOrder, StepsDone
 
 log = logging.getLogger("csrun")
-
-
-class NotFiniteLossError(CsrunError):
-    """The loss of a step is not finite, so that the step has no update. loss: its value."""
-
-    def __init__(self, message: str, loss: float) -> None:
-        super().__init__(message)
-        self.loss = loss
 
 
 class Training:
@@ -172,16 +169,11 @@ class Training:
 
         numbers: numbers of the steps from `step` on, if steps have numbers; their rows, at most
             MOST_STEPS, limit the order.
-        keeps_all, gathering: as in `StepOrder`; the loss of a step is the sum of its batches'
+        keeps_all, accumulation: as in `StepOrder`; the loss of a step is the sum of its batches'
             losses.
         """
         options = self._options
-        if self._replaced:
-            raise UsageError(
-                f"{min(self._replaced)} was changed between steps {self.step} and {self.step + 1}, "
-                "which needs a weight store in memory on the chief's machine and, in pipelined "
-                "mode, one CS system"
-            )
+        self.require_replaced()
         if numbers:
             self._numbers.put(self.step, numbers)
         if self._scale is not None:
@@ -288,9 +280,18 @@ class Training:
         else:
             self._replaced |= values
 
+    def require_replaced(self) -> None:
+        """Raises: UsageError if the machine could not take over weights that were replaced"""
+        if self._replaced:
+            raise UsageError(
+                f"{min(self._replaced)} was changed after step {self.step} of the training, which "
+                "needs a weight store in memory on the chief's machine and, in pipelined mode, one "
+                "CS system: raise weight_store_memory, use one node or system, or leave it as it is"
+            )
+
     def save_due(self) -> None:
-        """Begin the checkpoint of the last step, if one is due after it."""
-        if self.step % self._options.checkpoint_steps == 0:
+        """Begin the checkpoint of the last step, if one is due and has not begun."""
+        if self.step % self._options.checkpoint_steps == 0 and self._saving.newest != self.step:
             self._save()
 
     def save(self) -> None:

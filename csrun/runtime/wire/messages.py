@@ -313,7 +313,7 @@ class StepOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taken.
 
     keeps_all: keep the outputs of each step of a training, not only the last one's.
-    gathering: the steps are batches with gradient accumulation, of a plan that `accumulates`.
+    accumulation: the steps are batches with gradient accumulation, of a plan that `accumulates`.
     """
 
     first: int
