@@ -5,7 +5,7 @@ Operators that are linear over the real numbers act on both parts alike.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from torch.utils._pytree import tree_leaves, tree_map
@@ -13,8 +13,9 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import fourier
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
-from csrun.cirh.ops.comparison import EqOp, WhereOp
+from csrun.cirh.ops.comparison import EqOp, MaximumOp, WhereOp
 from csrun.cirh.ops.concatenation import CatOp
+from csrun.cirh.ops.powers import AbsOp
 from csrun.cirh.ops.shape import SelectOp
 from csrun.cirh.ops.trigonometry import Atan2Op, CosOp, SinOp
 from csrun.pytorch.operators.base import (
@@ -55,7 +56,7 @@ def by_parts(emitter: Callable[..., Any]) -> Emitter:
 
     def emit(e: Emission, *given: Any, **options: Any) -> Any:
         real, imag = (
-            emitter(e, *tree_map(lambda x, p=part: _part(x, p), given), **options)
+            emitter(e, *tree_map(lambda x, p=part: _part(e, x, p), given), **options)
             for part in (0, 1)
         )
         if isinstance(real, tuple):
@@ -65,8 +66,13 @@ def by_parts(emitter: Callable[..., Any]) -> Emitter:
     return emit
 
 
-def _part(x: Any, part: int) -> Any:
-    return x.parts[part] if isinstance(x, Complex) else x
+def _part(e: Emission, x: Any, part: int) -> Any:
+    """Return a part of an argument; one that is no tensor of numbers, such as indices, is both."""
+    if isinstance(x, Complex):
+        return x.parts[part]
+    if part and isinstance(x, SSAValue) and dtype(x).startswith("float"):
+        return e.full(0, dtype(x), shape(x))
+    return x
 
 
 def _parts(e: Emission, x: Operand) -> tuple[SSAValue, SSAValue]:
@@ -116,13 +122,33 @@ def multiply(e: Emission, a: Operand, b: Operand) -> Complex:
     return _wide(e, *_product(e, a, b).parts)
 
 
+def reversed_subtract(e: Emission, a: Operand, b: Operand, alpha: complex = 1) -> Complex:
+    return add(e, b, a, -alpha)
+
+
 def divide(e: Emission, a: Operand, b: Operand) -> Complex:
     (x, y), (u, v) = _parts(e, a), _parts(e, b)
     if _is_real(b):
         return _wide(e, e.emit(DivOp, x, u), e.emit(DivOp, y, u))
-    size = e.emit(AddOp, e.emit(MulOp, u, u), e.emit(MulOp, v, v))
-    found = _product(e, a, Complex(u, e.emit(NegOp, v)))
-    return _wide(e, e.emit(DivOp, found.real, size), e.emit(DivOp, found.imag, size))
+    size, divisor = _scaled(e, Complex(u, v))
+    squares = _squares(e, divisor)
+    found = _product(e, a, conjugate(e, divisor))
+    each = (e.emit(DivOp, e.emit(DivOp, part, squares), size) for part in found.parts)
+    return _wide(e, *each)
+
+
+def _squares(e: Emission, x: Complex) -> SSAValue:
+    return e.emit(AddOp, *(e.emit(MulOp, part, part) for part in x.parts))
+
+
+def _scaled(e: Emission, x: Complex) -> tuple[SSAValue, Complex]:
+    """Return the larger part's size, 1 for 0 and infinity, and x divided by it: no overflow."""
+    size = e.emit(MaximumOp, *(e.emit(AbsOp, part) for part in x.parts))
+    kind = dtype(size)
+    one = e.full(1, kind)
+    for number in (0.0, inf):
+        size = e.emit(WhereOp, e.emit(EqOp, size, e.full(number, kind)), one, size)
+    return size, Complex(*(e.emit(DivOp, part, size) for part in x.parts))
 
 
 def matrix_product(emitter: Callable[..., Any]) -> Emitter:
@@ -153,8 +179,8 @@ def conjugate(e: Emission, x: Complex) -> Complex:
 
 
 def absolute(e: Emission, x: Complex) -> SSAValue:
-    squares = e.emit(MulOp, x.real, x.real), e.emit(MulOp, x.imag, x.imag)
-    return e.emit(SqrtOp, e.emit(AddOp, *squares))
+    size, scaled = _scaled(e, x)
+    return e.emit(MulOp, size, e.emit(SqrtOp, _squares(e, scaled)))
 
 
 def direction(e: Emission, x: Complex) -> Complex:
@@ -210,7 +236,7 @@ def to_copy(e: Emission, x: Complex | SSAValue, **options: Any) -> Complex | SSA
     """Cast to another type; a real one drops the imaginary part."""
     kind = options.get("dtype")
     if _is_real(x) if kind is None else kind not in REAL_TYPES:
-        return e.cast(_part(x, 0), e.dtype)
+        return e.cast(_part(e, x, 0), e.dtype)
     return Complex(*_parts(e, x)) if isinstance(x, Complex) else _wide(e, *_parts(e, x))
 
 
@@ -220,10 +246,29 @@ def copy(e: Emission, x: Any, source: Any, *unused: Any) -> Any:
     return Complex(real, imag) if isinstance(x, Complex) else real
 
 
-def filled(e: Emission, *given: Any, **options: Any) -> Complex:
+def zeros(e: Emission, *given: Any, **options: Any) -> Complex:
     """Emit zeros, also in the shape of another value."""
-    zeros = e.full(0, e.dtype, e.sizes)
-    return Complex(zeros, zeros)
+    return full(e, None, 0)
+
+
+def ones_like(e: Emission, x: Complex, **options: Any) -> Complex:
+    return full(e, x, 1)
+
+
+def full(e: Emission, x: Any, number: complex, **options: Any) -> Complex:
+    """Emit a number in the shape of the result."""
+    return Complex(*(e.full(part, e.dtype, e.sizes) for part in (number.real, number.imag)))
+
+
+def padded(emitter: Callable[..., Any]) -> Emitter:
+    """Return the emitter of a padding by a number."""
+
+    def emit(e: Emission, x: Complex, pad: Sequence[int], value: complex = 0) -> Complex:
+        numbers = value.real, value.imag
+        parts = zip(x.parts, numbers, strict=True)
+        return Complex(*(emitter(e, part, pad, number) for part, number in parts))
+
+    return emit
 
 
 def where(e: Emission, condition: SSAValue, a: Operand, b: Operand) -> Complex:
@@ -271,7 +316,7 @@ _LINEAR = (
     *("permute.default", "expand.default", "slice.Tensor", "slice_backward.default", "select.int"),
     *("select_backward.default", "unsqueeze.default", "squeeze.default", "squeeze.dim"),
     *("squeeze.dims", "clone.default", "contiguous.default", "split.Tensor", "unbind.int"),
-    *("split_with_sizes.default", "cat.default", "stack.default", "constant_pad_nd.default"),
+    *("split_with_sizes.default", "cat.default", "stack.default"),
     *("slice_scatter.default", "select_scatter.default", "flip.default"),
     *("index.Tensor", "index_select.default", "sum.default", "sum.dim_IntList", "neg.default"),
     *("mean.default", "mean.dim", "repeat.default", "unfold.default", "unfold_backward.default"),
@@ -294,12 +339,17 @@ def complex_emitters(emitters: Mapping[str, Emitter]) -> dict[str, Emitter]:
         **{name: matrix_product(emitters[name]) for name in products},
         **{f"aten.add.{form}": add for form in ("Tensor", "Scalar")},
         **{f"aten.sub.{form}": subtract for form in ("Tensor", "Scalar")},
+        **{f"aten.rsub.{form}": reversed_subtract for form in ("Tensor", "Scalar")},
         **{f"aten.mul.{form}": multiply for form in ("Tensor", "Scalar")},
         **{f"aten.div.{form}": divide for form in ("Tensor", "Scalar")},
         **{f"aten.eq.{form}": equal for form in ("Tensor", "Scalar")},
         **{f"aten.ne.{form}": unequal for form in ("Tensor", "Scalar")},
         **{f"aten.{name}.default": conjugate for name in ("_conj", "conj_physical")},
-        **{f"aten.{name}.default": filled for name in _ZEROS},
+        **{f"aten.{name}.default": zeros for name in _ZEROS},
+        "aten.ones_like.default": ones_like,
+        "aten.full_like.default": full,
+        "aten.fill.Scalar": full,
+        "aten.constant_pad_nd.default": padded(emitters["aten.constant_pad_nd.default"]),
         "aten._conj_physical.default": conjugate,
         "aten.abs.default": absolute,
         "aten.sgn.default": direction,
@@ -316,6 +366,7 @@ def complex_emitters(emitters: Mapping[str, Emitter]) -> dict[str, Emitter]:
         "aten._to_copy.default": to_copy,
         "aten.copy.default": copy,
         "aten.where.self": where,
+        "aten.masked_fill.Scalar": lambda e, x, mask, number: where(e, mask, number, x),
         "aten._fft_r2c.default": fft_r2c,
         "aten._fft_c2c.default": fft_c2c,
         "aten._fft_c2r.default": fft_c2r,

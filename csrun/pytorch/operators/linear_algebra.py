@@ -118,7 +118,7 @@ def solve(
 ) -> tuple[SSAValue, ...]:
     """Emit the solution of a x = b, with a's factors, of which the backward pass solves again."""
     lu, pivots, info = e.emit_all(ops.LuFactorOp, a)
-    is_vector = rank(b) < rank(a) or (rank(b) == 1)
+    is_vector = rank(b) == 1 or shape(b) == shape(a)[:-1]
     column = e.view(b, (*shape(b), 1)) if is_vector else b
     found = lu_solve(e, lu, pivots, column, left=left or is_vector)
     return e.view(found, e.sizes), lu, pivots, info
@@ -206,7 +206,13 @@ def pseudo_inverse(
     rtol: SSAValue | None = None,
     hermitian: bool = False,
 ) -> SSAValue:
-    """Emit V diag(1 / s) U^T; singular values up to the larger limit count as 0."""
+    """Emit V diag(1 / s) U^T; singular values up to the larger limit count as 0.
+
+    hermitian: of x only the lower triangle is read.
+    """
+    if hermitian:
+        is_lower = e.constant(np.tri(shape(x)[-1], dtype=np.bool_))
+        x = e.emit(WhereOp, e.expand(is_lower, shape(x)), x, transposed(e, x))
     u, s, vh = e.emit_all(ops.SvdOp, x, complete=False)
     kind = dtype(x)
     if rtol is None:

@@ -49,6 +49,22 @@ def products(x):
     return (z @ z.mT.conj()).abs() + torch.einsum("bij,kj->bik", z, z[0]).real
 
 
+def beside_real(x):
+    """Real tensors and numbers beside complex ones: their imaginary parts are 0."""
+    z = torch.complex(x, x.cos())
+    found = torch.cat([x, z, 1 - z]) + torch.ones_like(z).repeat(3, 1, 1)
+    found = torch.stack([found, found.real], -1)
+    found = nn.functional.pad(found, (1, 0), value=2.0)
+    return torch.view_as_real(found).flatten(3)
+
+
+def sizes(x):
+    """Absolute values, quotients and directions whose squares would overflow or vanish."""
+    z = torch.complex(x, x.cos())
+    large, small = z * 1e200, z * 1e-200
+    return large.abs() * 1e-200 + (z / large).real * 1e200 + small.sgn().imag
+
+
 def windows(x):
     given = torch.hann_window(8).double()
     return torch.stft(x.repeat(1, 4), 8, 4, window=given, return_complex=True).abs()
@@ -56,7 +72,7 @@ def windows(x):
 
 ROWS = {
     **{f.__name__: row(f, 3, 6) for f in (mixed, filtered, convolved, correlated, turned)},
-    **{f.__name__: row(f, 3, 5) for f in (arithmetic, products)},
+    **{f.__name__: row(f, 3, 5) for f in (arithmetic, products, beside_real, sizes)},
     "windows": row(windows, 5),
     "fftn": row(lambda x: fft.fftn(x, dim=(1, 2), norm="ortho").imag, 3, 5),
     "padded": row(lambda x: fft.fft(x, n=7, norm="forward").abs(), 3, 5),

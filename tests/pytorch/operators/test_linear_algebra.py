@@ -34,6 +34,9 @@ ROWS = {
     "cholesky_solve": row(lambda x: torch.cholesky_solve(x, lower(x[:, :, :3])), 3, 4),
     "inv": row(lambda x: linalg.inv(invertible(x)), 3, 3),
     "solve": row(lambda x: linalg.solve(invertible(x[..., :3]), x), 3, 5),
+    "solve_of_one_matrix": row(lambda x: linalg.solve(invertible(x), x[0]), 3, 3),
+    "solve_of_a_batch_of_one": row(lambda x: linalg.solve(invertible(x[:1]), x[0]) + x, 3, 3),
+    "pinv_of_a_triangle": row(lambda x: linalg.pinv(invertible(x), hermitian=True), 3, 3),
     "solve_of_vectors": row(lambda x: linalg.solve(invertible(x), x[:, 0]), 3, 3),
     "solve_from_the_right": row(lambda x: linalg.solve(invertible(x), x[:, :2], left=False), 3, 3),
     "solve_triangular": row(
