@@ -30,7 +30,8 @@ class SgdRule(OptimizerRule):
         return bool(group["momentum"] and group["dampening"])  # the first gradient is not dampened
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        return {"momentum_buffer": slots["momentum"]} if "momentum" in slots else {}
+        has_buffer = group["momentum"] and "momentum" in slots  # another group may have one
+        return {"momentum_buffer": slots["momentum"]} if has_buffer else {}
 
     def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
         buffer = state.get("momentum_buffer")

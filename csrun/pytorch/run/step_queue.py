@@ -79,6 +79,7 @@ class StepQueue:
     recorded_steps: Counter[str] = field(default_factory=Counter)  # by the reason
     _queued: list[QueuedStep] = field(default_factory=list)
     _machine: ScriptMachine | None = None
+    _had_machine: bool = False
     _evaluations: Evaluations = field(default_factory=Evaluations)
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
     _failure: BaseException | None = None
@@ -220,7 +221,9 @@ class StepQueue:
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
         is_part = found is not None and found.of_store < state.keys()
         optimization = self.users.optimization
-        may_grow = optimization is not None and optimization.has_added_groups
+        # When the store starts again, it may have state of parameters that were frozen before.
+        has_added = optimization is not None and optimization.has_added_groups
+        may_grow = has_added or self._had_machine
         is_whole = owner.trains and not ((owner.is_one_of_many or may_grow) and is_part)
         plan = machine.machine.plan
         load_weights(run, machine.machine, found if is_whole else None, None, {})
@@ -235,7 +238,7 @@ class StepQueue:
             if name in state:
                 state[name][...] = value.numpy()
         self._loaded = {}
-        self._machine = machine
+        self._machine, self._had_machine = machine, True
         return machine
 
     # The loss scale.

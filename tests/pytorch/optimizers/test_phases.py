@@ -22,6 +22,16 @@ OPTIMIZERS = {
     "adamax": lambda p: optim.Adamax(p, 0.02),
     "adagrad": lambda p: optim.Adagrad(p, 0.05, lr_decay=0.1, initial_accumulator_value=0.1),
 }
+
+
+def partly_with_momentum(params):
+    """Of the layers that are frozen first."""
+    *first, weight, bias = params
+    groups = {"params": [weight, bias]}, {"params": first, "momentum": 0.9}
+    return optim.SGD(groups, 0.05)
+
+
+OPTIMIZERS["sgd of groups"] = partly_with_momentum
 LAYERS = (nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 4))
 
 
