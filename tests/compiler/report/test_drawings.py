@@ -32,7 +32,7 @@ def spots(*rectangles, name="layer"):
 
 
 def labels(drawing):
-    return [(p.label.text, p.label.turned, p.label.beside) for p in drawing.places if p.label]
+    return [(p.label.text, p.label.is_rotated, p.label.beside) for p in drawing.places if p.label]
 
 
 def test_a_name_stands_upright_lies_or_gives_way_to_a_number():
@@ -146,7 +146,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
         arrivals, begun = [], {}
         for number, visit in enumerate(visits):
             (group,) = visit.groups
-            held = group in slots._places.held
+            held = group in slots._residency.held
             copied.clear()
             streamed.enter(number)
             in_turn = group in copied
