@@ -149,7 +149,7 @@ def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, w
     assert found == losses
     for name, array in state.items():
         np.testing.assert_array_equal(on_disk[name], array, err_msg=name)
-    where = rf"Weight store: [0-9.]+ [MK]B on disk in {re.escape(str(disk))}, up to [0-9.]+ "
+    where = rf"Weight store: [0-9.]+ [Mk]B on disk in {re.escape(str(disk))}, up to [0-9.]+ "
     assert any(re.match(where, line) for line in said), said
 
 
