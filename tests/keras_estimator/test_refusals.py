@@ -58,7 +58,7 @@ def branch(x):
 
 DRAWS = "it draws random numbers, and csrun draws the masks of dropout only: use"
 REFUSED = {
-    rf"layer sequential/own: {HERE}:\d+: aten.erfinv.default: operator not": Own(inverse_error),
+    rf"layer sequential/own: {HERE}:\d+: aten.erfinv.default: PyTorch": Own(inverse_error),
     rf"layer sequential/own_1: {HERE}:\d+: {DRAWS}": Own(noise),
     rf"layer gaussian_noise: .*: {DRAWS}": L.GaussianNoise(0.1),
     "the Keras model draws numbers from numpy.random, and csrun calls it": Own(numpy_noise),

@@ -54,8 +54,8 @@ def serve(
 
     datasets: data sets of the run, in the same order in all tasks.
     cpus: CPUs to use instead of those of this thread.
-    receive_order: called with the chief's description of a data set's order and its index, before the first
-        batch of the pass.
+    receive_order: called with the chief's description of a data set's order and its index, before
+        the first batch of the pass.
     """
     with closing(_StreamerLoop(control, datasets, receive_order)) as loop:
         try:
