@@ -239,16 +239,6 @@ def test_numbers_that_change_in_each_step_are_refused_when_there_are_many(tmp_pa
             kit.train_once(lambda step, p=part: kit.gradients[0].mul_(1 + max(6 * p + step - 3, 0)))
 
 
-@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW])
-def test_a_layer_that_begins_to_train_is_refused_where_updates_count(tmp_path, kind):
-    """Its moments would be corrected as those of the layers that have trained before it."""
-    kit = Kit(optimizer=lambda p: kind(p, 0.01))
-    with pytest.raises(UsageError, match=r"others \(0.bias, 0.weight\)"), kit.session(tmp_path):
-        for is_trained in (False, True):
-            kit.model[0].requires_grad_(is_trained)
-            kit.train_once()
-
-
 def edited(kit, edit):
     """Two passes, in which `edit` gets the parameters, the loss and the output of each step."""
     losses = []
