@@ -8,8 +8,8 @@ from support.terminals import terminal
 
 SHOW = """
 from csrun.context import Progress
-from csrun.context.terminal_bars import Bars
-bars = Bars()
+from csrun.context.terminal_bars import ProgressBars
+bars = ProgressBars()
 for done, total in ((0, 0), (3, 0), (4, 5)):
     bars.update(Progress("evaluating", done, total))
     input()
@@ -32,8 +32,8 @@ def test_no_total_is_shown_before_it_is_known() -> None:
 STATUS = """
 import time
 from csrun.context import Progress
-from csrun.context.terminal_bars import Bars
-bars = Bars()
+from csrun.context.terminal_bars import ProgressBars
+bars = ProgressBars()
 for step in range(0, 400, 100):
     text = "loss 0.41, waiting: input 12%"
     bars.update(Progress("training", step, 1000, text, "steps"))

@@ -91,7 +91,7 @@ def lead(run):
     return results
 
 
-CerebrasEstimator(model_fn, FOLDER, CSRunConfig(), {})._play(input_fn, lead)
+CerebrasEstimator(model_fn, FOLDER, CSRunConfig(), {})._run_role(input_fn, lead)
 """
 PIPELINED = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
 LAYOUTS = {"python-ws": TWO_STREAMERS, "python": PIPELINED}
