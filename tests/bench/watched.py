@@ -33,7 +33,7 @@ from result import Result
 from streamers import BINARIES, Job, Rate
 
 TURN_S = 2.0
-ROUNDS = 40  # 8 minutes; the rate of a turn varies by 2 to 3 % on an idle machine
+ROUNDS = 20  # 5 minutes; the rate of a turn varies by 2 to 3 % on an idle machine
 COMMANDS = 5
 WORKLOAD = "fc_mnist 10 x 50, {}"
 PROMISED = 0.99
