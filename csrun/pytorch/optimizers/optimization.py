@@ -196,7 +196,7 @@ class Optimization:
 
     def earlier_in(self, name: str, numbers: Sequence[float], steps: int) -> int:
         """Return a parameter's updates before a step. steps: before it; numbers: of the step."""
-        place = self._places.get(("count", self._updates.tensor_of(name)), len(numbers))
+        place = self._places.get(("count", self._updates.number_of(name)), len(numbers))
         return int(numbers[place]) if place < len(numbers) else steps
 
     def _numbers_of(self, number: int, group: Mapping[str, Any]) -> GroupNumbers:

@@ -69,7 +69,7 @@ class UpdateCounts:
         number = self._of[name]
         return None if self._counts[number] == self.steps else number
 
-    def tensor_of(self, name: str) -> int:
+    def number_of(self, name: str) -> int:
         """Return the number of a parameter's count."""
         return self._of[name]
 
