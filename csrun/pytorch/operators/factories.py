@@ -45,6 +45,7 @@ EMITTERS: dict[str, Emitter] = {
     "aten.ones_like.default": ones_like,
     "aten.zeros_like.default": zeros_like,
     "aten.full_like.default": full_like,
+    "aten.fill.Scalar": full_like,
     "aten.new_empty.default": new_empty,
     "aten.new_empty_strided.default": new_empty,
     "aten.empty_like.default": zeros_like,
