@@ -17,8 +17,6 @@ from csrun.base.errors import UsageError
 from csrun.data.errors import PassEndedError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader import (
-    UNKNOWN,
-    WINDOW,
     DataChanges,
     PassOrders,
     batches_by_number,
@@ -194,14 +192,8 @@ class SessionLoader:
         """Number of batches in a pass, at most."""
         return length_of(self.loader)
 
-    def reads_ahead(self, position: int) -> bool:
-        """True if batches are made before their steps run, and are not cached afterwards."""
-        return self.length == UNKNOWN and position % (WINDOW // 2) == 0
-
     def has(self, number: int) -> bool:
-        """True if the last pass that has begun has a batch of this number."""
-        if self.length != UNKNOWN:
-            return number < self.orders.begun * self.length
+        """True if a pass whose length is unknown has a batch of this number."""
         try:
             self.batches[number]
         except PassEndedError:

@@ -5,7 +5,7 @@ calls of each step are compared with those of the step before; a difference is d
 `optimizer.step()`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, is_
 from sys import getrefcount
@@ -85,7 +85,7 @@ class Gradients:
 
         step: step whose gradients have values; None if later batches are accumulated.
         """
-        self._renew([False] * len(self._all))
+        self._renew()
         self._of(names)
         for parameter, gradient in self._all:
             parameter.grad = gradient
@@ -106,15 +106,18 @@ class Gradients:
         self._seen = -1
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
-    def _renew(self, are_none: list[bool]) -> None:
+    def _renew(self, *, are_in_place: bool = False, are_none: Sequence[bool] = ()) -> None:
         """Update gradients of an earlier step that the loop still holds.
 
         In PyTorch they are the same tensors if that step's gradients were not set to None.
 
-        are_none: gradients that the loop itself has set to None.
+        are_in_place: each parameter has its lazy gradient. are_none: gradients that the loop itself
+        has set to None, if it has.
         """
+        if not (self._was_none or any(are_none)):
+            return
         counts, step = list(map(getrefcount, self._theirs)), self.step
-        if not (self._was_none or any(are_none)) or max(counts, default=0) <= _HELD_BY_LISTS:
+        if max(counts, default=0) <= _HELD_BY_LISTS + are_in_place:
             return
         for number, count in enumerate(counts):
             parameter, gradient = self._all[number]
@@ -141,11 +144,13 @@ class Gradients:
 
         first: returns a parameter's gradient; None if it is accumulated over batches.
         """
-        is_in_place = self._are_in_place()
-        self._renew([not is_in_place and p.grad is None for p in self._owners])
+        if self._are_in_place():
+            self._renew(are_in_place=True)
+        else:
+            self._renew(are_none=[p.grad is None for p in self._owners])
         if names is not self._names:
             self._of(names)
-        if not is_in_place or not self._are_in_place():
+        if not self._are_in_place():
             for parameter, gradient in self._all:
                 parameter.grad = gradient
         self.is_cleared = self._was_none = False

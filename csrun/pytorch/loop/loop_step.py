@@ -122,14 +122,18 @@ class LoopStep:
         leaves = self.variant.recording.script_leaves
         return any(leaf.value not in self.given for leaf in leaves)
 
-    def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> bool:
+    def note(
+        self, expected: Expected, func: Any, args: Any, kwargs: Any, leaves: list[Any]
+    ) -> bool:
         """Record a call that was made; False if it gets another tensor of the script than an
         earlier call of the step, where step 1 passed the same one.
+
+        leaves: its arguments, flat.
         """
-        own = self._given_to(expected, leaves_of(args, kwargs))
-        if own is None:
-            return False
-        if own:
+        if expected.takes_own:
+            own = self._given_to(expected, leaves)
+            if own is None:
+                return False
             args, kwargs = tree_map(lambda x: own.get(id(x), x), (args, kwargs))
         if not self.compute_on_host():
             return False

@@ -15,6 +15,7 @@ from csrun.pytorch.errors import CaptureError, failure_of
 from csrun.pytorch.gradients.deferred import Gradients
 from csrun.pytorch.gradients.edits import Edit
 from csrun.pytorch.guards import Guards
+from csrun.pytorch.loader.iterated import UNKNOWN, WINDOW
 from csrun.pytorch.loop import call_order
 from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
 from csrun.pytorch.loop.host_calls import HostCalls
@@ -153,10 +154,11 @@ class LoopSteps:
         with batches.pass_open(), self._run.pass_open():
             for position in range(min(length, batches.most)):
                 number = epoch * length + position
-                if loader.reads_ahead(position):
-                    self._run.flush()
-                if not loader.has(number):
-                    break
+                if length == UNKNOWN:
+                    if position % (WINDOW // 2) == 0:  # later batches move out of the window
+                        self._run.flush()
+                    if not loader.has(number):
+                        break
                 yield self._begin_step(batches, number, loader.orders.rows(epoch, position))
             self.end_step()
             self._run.look_at_data()
@@ -176,7 +178,7 @@ class LoopSteps:
         key = (loader, rows, *self._state())
         variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
-        known, given = self._variants.known(key, batch)
+        known, given = self._variants.checked(variant, key, batch)
         status = StepStatus(StepPhase.RECORDING if known is None else StepPhase.TOKENS)
         outputs = StepOutputs(run.count, status, batch=batch, updates=run.updates)
         self._step = step = LoopStep(

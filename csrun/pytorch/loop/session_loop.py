@@ -249,7 +249,8 @@ class SessionLoop(LoopSteps):
         expected = None if step is None else step.expected
         if step is None or step.variant is None or expected is None:
             return None
-        if not expected.is_called(name, leaves_of(args, kwargs), how):
+        leaves = leaves_of(args, kwargs)
+        if not expected.is_called(name, leaves, how):
             if name == expected.name and name != MODEL:
                 step.mismatch = f" ({name} in {user_line()} is not called as it was)"
             return None
@@ -258,7 +259,7 @@ class SessionLoop(LoopSteps):
         if is_first and (step.changed or line):
             step.changed = step.changed or f"{line}: a tensor that this line uses has changed"
             return None
-        if not step.note(expected, func, args, kwargs):
+        if not step.note(expected, func, args, kwargs, leaves):
             return None
         if is_first:
             batch = step.outputs.batch

@@ -65,14 +65,15 @@ class VariantCache:
             else self._edited.latest(variant)
         )
 
-    def known(
-        self, key: Key, batch: Callable[[], Any]
+    def checked(
+        self, found: StepVariant | None, key: Key, batch: Callable[[], Any]
     ) -> tuple[StepVariant | None, HostResults | None]:
         """Return the checked variant for a batch, and the host's results for its step.
 
         Results that depend on tensors passed to calls are not known yet.
+
+        found: the variant `at` the key.
         """
-        found = self.at(*key)
         if found is None or not found.shape.host:
             return found if found is not None and self.is_checked(found) else None, None
         close: tuple[StepVariant | None, HostResults | None] = None, None

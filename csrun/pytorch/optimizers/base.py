@@ -71,9 +71,10 @@ class OptimizerRule(ABC):
 
     def fixed_options(self, group: Group) -> tuple[Any, ...]:
         """Return the options that are compiled into the program, in the order of `fixed`."""
+        if self.cycled is None or self.cycled_momentum(group) is None:
+            return tuple(map(group.get, self.fixed))
         found = {name: group.get(name) for name in self.fixed}
-        if self.cycled and self.cycled_momentum(group) is not None:
-            found[self.cycled] = group["betas"][1:] if self.cycled == "betas" else None
+        found[self.cycled] = group["betas"][1:] if self.cycled == "betas" else None
         return tuple(found.values())
 
     @abstractmethod

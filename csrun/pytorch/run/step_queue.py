@@ -274,8 +274,9 @@ class StepQueue:
             step.variant.batches.next = step.batch + 1
             return
         self._queued.append(step)
-        if self._orders.is_in_progress or len(self._queued) > EARLIEST:
-            self._order_early(is_full=len(self._queued) >= MOST_STEPS)
+        is_full = len(self._queued) >= MOST_STEPS
+        if is_full or len(self._queued) % EARLIEST == 1:  # a look costs as much as half a step
+            self._order_early(is_full=is_full)
         if len(self._queued) >= MOST_STEPS:
             self.flush()
 

@@ -30,6 +30,8 @@ from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
 
 MODEL = "the model"
+#: Types of values of a step: made once, as a union is made anew each time it is written.
+_VALUES = (TracedTensor, Token)
 #: Names of one function: as an operator, as a method, and in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
 
@@ -89,9 +91,12 @@ class Call:
 
 def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
     """Return whether autograd is on, and which argument values it tracks."""
-    return torch.is_grad_enabled(), *(
-        leaf.requires_grad for leaf in leaves if isinstance(leaf, TracedTensor | Token)
-    )
+    found = [torch.is_grad_enabled()]
+    with torch._C.DisableTorchFunctionSubclass():  # calls of LazyTensor take much longer
+        for leaf in leaves:
+            if isinstance(leaf, _VALUES):
+                found.append(leaf.requires_grad)
+    return tuple(found)
 
 
 def carried(value: Any) -> Any:
@@ -290,6 +295,11 @@ class Expected:
     spec: TreeSpec | None = None
     gradients: tuple[bool, ...] | None = None
     draws: tuple[Draw, ...] = ()
+
+    @cached_property
+    def takes_own(self) -> bool:
+        """True if it gets tensors of the script that differ from step to step."""
+        return any(type(each) is Slot and each.is_argument for each in self.operands)
 
     def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
         """True if a call is this one."""

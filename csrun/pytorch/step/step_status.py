@@ -24,6 +24,8 @@ from enum import Enum, auto
 class StepPhase(Enum):
     """Phase of a step in the loop."""
 
+    __hash__ = object.__hash__  # Enum's own is written in Python
+
     RECORDING = auto()
     TOKENS = auto()
     BACKWARD = auto()
@@ -32,6 +34,8 @@ class StepPhase(Enum):
 
 class StepProgress(Enum):
     """State of a step's values."""
+
+    __hash__ = object.__hash__
 
     PENDING = auto()
     QUEUED = auto()

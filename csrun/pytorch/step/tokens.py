@@ -175,9 +175,13 @@ class Token(LazyTensor):
             cls, meta.size(), dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
-        if not (slot.comes_with_step or slot.is_input):
-            step.others.append(ref(made))
+        made.note_in_step()
         return made
+
+    def note_in_step(self) -> None:
+        """Note in the step that the loop has it, if its value is an output of the program."""
+        if not (self.slot.comes_with_step or self.slot.is_input):
+            self.step.others.append(ref(self))
 
     @property
     def viewed(self) -> tuple[StepValue, ...]:
@@ -234,6 +238,7 @@ def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
     for made in known:
         if _references(made) == _UNUSED and _is_as_made(made):
             made._owner, made.step, made.slot = owner, step, slot
+            made.note_in_step()
             return made
     known.append(made := Token(owner, step, slot))
     del known[:-_AT_ONCE]

@@ -213,6 +213,9 @@ class StepVariant:
 
         writes: of the model's tensors so far; its buffers are compared after one.
         """
+        if not self.constants:
+            self.seen_writes = writes
+            return ""
         self.constants = [constant for constant in self.constants if constant.tensor is not None]
         are_written = writes != self.seen_writes
         looked_at = (each for each in self.constants if are_written or not each.is_buffer)
