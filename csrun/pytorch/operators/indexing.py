@@ -158,7 +158,7 @@ def index(e: Emission, x: SSAValue, indices: Any) -> SSAValue:
 
 
 def _single_index(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
-    """Return the single indexed axis and its indices; constant negative ones are wrapped."""
+    """Return the single indexed axis and its indices; negative ones are wrapped."""
     given = [(d, x) for d, x in enumerate(indices) if x is not None]
     if len(given) != 1 or dtype(given[0][1]) == "bool":
         kinds = ", ".join(dtype(x) for _, x in given)
@@ -168,8 +168,7 @@ def _single_index(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue
             "use torch.where",
         )
     dim, places = given[0]
-    values = constant_value(places)
-    return dim, places if values is None else wrap_negative(e, places, shape(x)[dim])
+    return dim, wrap_negative(e, places, shape(x)[dim])
 
 
 def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> SSAValue:
