@@ -75,7 +75,8 @@ class UserState:
     def note_write(self, name: str) -> bool:
         """Note that the loop is about to write a tensor of the model.
 
-        False in steps that an earlier run has computed: their checkpoint includes the write.
+        False in steps that an earlier run has computed: their checkpoint includes the write, and
+        only integer buffers have values.
 
         Raises: UsageError within a step, whose gradients belong to the weights before
         """
@@ -86,12 +87,12 @@ class UserState:
                 "write it after optimizer.step(), before the next batch is taken"
             )
         self._run.users.keep_weights()
-        self._run.are_written = not self.is_replayed
-        return self._run.are_written
+        self._run.are_written = True
+        return not self.is_replayed
 
     def note_shared(self) -> None:
         """Note that the loop has an array of weights, which it may write until the next step."""
-        if self.is_in_store and not self.is_replayed:
+        if self.is_in_store:
             self._run.users.keep_weights()
             self._run.are_written = True
 

@@ -46,8 +46,8 @@ class GuardedState(Protocol):
         """Set the model's integer buffers to their values at this line of the script."""
 
     def note_write(self, name: str) -> bool:
-        """Note that a tensor of the model is about to be written; False if the write is not
-        needed.
+        """Note that a tensor of the model is about to be written; False if only integer buffers
+        have values.
         """
 
     def note_shared(self) -> None:
@@ -191,10 +191,11 @@ class WeightGuard(TorchDispatchMode):
             if func.is_view and self._state.are_lost:  # it reads nothing
                 return call_for_user(func, args, kwargs)
             if written:
-                is_first = not self._state.is_in_store  # before the block's first step
-                if is_first or not self._state.note_write(written):
+                if not self._state.is_in_store:  # before the block's first step
                     return call_for_user(func, args, kwargs)
-            if written:
+                if not self._state.note_write(written):
+                    self._state.set_counters()
+                    return call_for_user(func, args, kwargs)
                 require_memory(self._model)
                 self._state.copy_back()
             else:

@@ -80,14 +80,16 @@ class ScriptRun(StepQueue):
             self.replay.begin_at(steps)
 
     def read_written_weights(self) -> None:
-        """Continue from the weights that the loop has written between two steps."""
+        """Continue from the weights and counters that the loop has written between two steps."""
         are_written, self.are_written = self.are_written, False
-        if not are_written or self._machine is None or self.replay.is_on:
+        if not are_written:
+            return
+        self.users.integers.take(self.replay.done + 1)
+        if self._machine is None or self.replay.is_on:
             return
         self.flush()
         if not self.users.are_current:  # an array of weights was created within the step
             return
-        self.users.integers.take(self.replay.done + 1)
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:
                 self._writing.add(line)

@@ -41,21 +41,18 @@ class IntegerBuffers:
             self._increments.append((step, increments))
             self._stale.update(increments)
 
-    def write(
-        self, *, is_replayed: bool = False, ahead: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
+    def write(self, *, ahead: Mapping[str, int] = MappingProxyType({})) -> None:
         """Set the buffers to what was counted.
 
-        is_replayed: the script may have written them. ahead: increments of a step that is not
-        queued, by name.
+        ahead: increments of a step that is not queued, by name.
         """
         stale = self._stale.union(ahead)
-        if not stale and not is_replayed:
+        if not stale:
             return
         with unrecorded():
             for name, buffer in self._buffers():
-                by = self._counted[name] + ahead.get(name, 0)
-                if name in stale or (is_replayed and by):
+                if name in stale:
+                    by = self._counted[name] + ahead.get(name, 0)
                     first = self._first[name][-1][1]
                     buffer.copy_(first + by if by else first)
         self._stale = set(ahead)

@@ -109,7 +109,7 @@ class WeightSync:
 
     def _write_optimizer(self, state: Mapping[str, Array], step: int) -> None:
         """Set integer buffers and the optimizer's state, after so many steps."""
-        self.integers.write(is_replayed=True)
+        self.integers.write()
         if self.optimization is not None and self._has_room(state):
             self.optimization.copy_back(state, step)
             self._optimizer_was = self._optimizer_state()

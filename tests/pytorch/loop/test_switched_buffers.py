@@ -334,6 +334,43 @@ def test_a_count_is_that_of_the_line_amid_a_step_and_in_a_replay(tmp_path):
     assert all(count == 3 * (n + 1) for passes in (1, 2) for n, count in run(passes))
 
 
+def counted(kit, last=99):
+    """Two passes that read the count after each step, and set it in some steps.
+
+    last: steps until the script is killed.
+    """
+    found, steps = [], kit.model[0].steps
+    for n, (x, y) in enumerate(batch for _ in range(2) for batch in kit.train):
+        if n == last:
+            raise KeyboardInterrupt
+        kit.update(kit.criterion(kit.model(x), y))
+        found.append(int(steps))
+        if n == 2:
+            steps.zero_()
+        if n in (4, 5):
+            steps.add_(100)
+        if n == 7:
+            steps.numpy()[...] = 7
+        found.append(int(steps))
+    return found
+
+
+@pytest.mark.parametrize("last", [6, 9])
+def test_counts_that_the_loop_sets_are_those_of_a_killed_run(tmp_path, last):
+    """Before the checkpoint from which it resumes, and right after it."""
+    kits = torch_kit, first, again = [Kit(Counted()) for _ in range(3)]
+    for kit in kits:
+        kit.model.load_state_dict(torch_kit.model.state_dict())
+    with pytest.raises(KeyboardInterrupt), first.session(tmp_path, save_checkpoints_steps=1):
+        counted(first, last)
+    with again.session(tmp_path):
+        found = counted(again)
+    assert found == counted(torch_kit)
+    for name, value in again.model.state_dict().items():
+        expected = torch_kit.model.state_dict()[name]
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12, msg=name)
+
+
 def passes(kit, note=lambda: None):
     """Eighteen steps, with an evaluation after each pass. note: called after each step."""
     random.seed(3)
