@@ -1,6 +1,6 @@
 """The user's optimizer in a Session: its algorithms, per-step numbers and state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -186,6 +186,10 @@ class Optimization:
                 found.append((name, number, place))
         return tuple(found)
 
+    def adds_numbers(self, trained: frozenset[str]) -> bool:
+        """True if `numbers` gets new ones, which queued steps lack: none may be queued then."""
+        return self._updates.will_split(trained)
+
     def will_change(self, trained: frozenset[str]) -> bool:
         """True if `count` changes the form of other steps: no step may be queued then."""
         return self._updates.will_change(trained)
@@ -193,11 +197,6 @@ class Optimization:
     def count(self, trained: frozenset[str]) -> None:
         """Count a step that updates the parameters with these gradients."""
         self._updates.count(trained)
-
-    def earlier_in(self, name: str, numbers: Sequence[float], steps: int) -> int:
-        """Return a parameter's updates before a step. steps: before it; numbers: of the step."""
-        place = self._places.get(("count", self._updates.number_of(name)), len(numbers))
-        return int(numbers[place]) if place < len(numbers) else steps
 
     def _numbers_of(self, number: int, group: Mapping[str, Any]) -> GroupNumbers:
         place = self.place_of(number)

@@ -115,8 +115,9 @@ class RecordedUpdates(Optimization):
         """Return no numbers: changing ones are inputs of the step."""
         return ()
 
-    def require_new(self) -> None:
-        """Do nothing: existing state of an optimizer is used."""
+    def adds_numbers(self, trained: frozenset[str]) -> bool:
+        """Return False, as of `numbers`."""
+        return False
 
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
         """Return an empty state: loaded state is in the group's buffers."""

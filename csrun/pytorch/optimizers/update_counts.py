@@ -50,6 +50,11 @@ class UpdateCounts:
             self._of_trained.clear()
         return inside
 
+    def will_split(self, trained: frozenset[str]) -> bool:
+        """True if some of these parameters share a count with others."""
+        others = {number for name, number in self._of.items() if name not in trained}
+        return any(self._of.get(name) in others for name in trained)
+
     def will_change(self, trained: frozenset[str]) -> bool:
         """True if a step that updates these parameters is the first one that skips others."""
         found = self.split(trained)
@@ -68,10 +73,6 @@ class UpdateCounts:
         """Return the number of a parameter's count; None if it is that of all steps so far."""
         number = self._of[name]
         return None if self._counts[number] == self.steps else number
-
-    def number_of(self, name: str) -> int:
-        """Return the number of a parameter's count."""
-        return self._of[name]
 
     def value(self, number: int) -> int:
         """Return a count."""

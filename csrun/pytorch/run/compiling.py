@@ -82,7 +82,11 @@ class Compiling:
         again = rerun()
         if variant.trains and again is not None and again.against_torch:
             TorchReference(
-                variant.recording, compiled.executable, self.users.optimization, run.config.seed
+                variant.recording,
+                compiled.executable,
+                self.users.optimization,
+                variant.form,
+                run.config.seed,
             ).start()
         if variant.trains:
             self.users.note_trained(variant.recording, is_one_of_many=variant.is_one_of_many)

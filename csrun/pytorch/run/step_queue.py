@@ -152,6 +152,9 @@ class StepQueue:
 
     def compile(self, variant: StepVariant) -> None:
         """Compile a variant with the values that it must return, and load it."""
+        optimization = self.users.optimization
+        if optimization is not None and optimization.adds_numbers(variant.updates):
+            self.flush()
         machine = self._machine
         is_known = machine is not None or variant.is_one_of_many
         with nullcontext() if machine is None else machine.compiling():

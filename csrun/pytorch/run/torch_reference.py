@@ -27,6 +27,7 @@ from csrun.executable.recorded_values import (
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.optimization import Form
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref
 from csrun.pytorch.record.torch_modes import onednn
 from csrun.pytorch.run.torch_updates import TorchUpdates
@@ -42,11 +43,13 @@ class TorchReference:
     """PyTorch's values of the steps that a compiled variant records.
 
     optimization: None if the program's updates follow no rule.
+    form: of its updates.
     """
 
     recording: Recording
     executable: Executable
     optimization: Optimization | None
+    form: Form
     seed: int
 
     def start(self) -> None:
@@ -85,7 +88,7 @@ class TorchReference:
             values = self._values(StepValues(found.plan, files, []), step)
             write_values(of_torch / f"{step}-{batch}-0.values", values)
         if self.optimization is not None:
-            updates = TorchUpdates(self.recording, self.optimization, found, step)
+            updates = TorchUpdates(self.recording, self.optimization, self.form, found, step)
             write_values(update_file(of_torch, step, 0), updates.values())
 
     def _values(self, found: StepValues, step: int) -> Iterator[tuple[int, AnyArray]]:

@@ -15,6 +15,7 @@ from csrun.executable.update_recorder import AFTER, BEFORE, CLIP, GRADIENTS, NUM
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.optimization import Form
 from csrun.pytorch.optimizers.plain_step import ParameterState, plain_step
 from csrun.pytorch.record.recording import Recording
 from csrun.records.torch_names import stored_name
@@ -22,10 +23,14 @@ from csrun.records.torch_names import stored_name
 
 @dataclass(frozen=True)
 class TorchUpdates:
-    """PyTorch's weights and optimizer state after a recorded step; found: the program's values."""
+    """PyTorch's weights and optimizer state after a recorded step.
+
+    form: of the program's updates. found: the program's values.
+    """
 
     recording: Recording
     optimization: Optimization
+    form: Form
     found: StepValues
     step: int
 
@@ -35,12 +40,13 @@ class TorchUpdates:
         if numbers is None:
             return
         slots = [slot.name for slot in self.found.plan.store.slots]
+        counts = {name: count for name, _, count in self.form}
         for name, gradient in self._gradients().items():
             state = {slot: x for slot in slots if (x := self._of(slot, name)) is not None}
             weights = self._of(WEIGHTS, name)
             assert weights is not None, "its gradient is recorded, too"
-            given = numbers.tolist()
-            earlier = self.optimization.earlier_in(name, given, self.step - 1)
+            given, count = numbers.tolist(), counts[name]
+            earlier = self.step - 1 if count is None else int(given[count])
             before = ParameterState(weights, gradient, state, earlier)
             after = plain_step(self.optimization, name, before, given)
             for region, value in after.items():

@@ -15,6 +15,7 @@ from csrun.advice.operator_comparison import (
 
 SCRIPT = """
 import sys
+import threading
 
 import torch
 from torch import nn
@@ -60,10 +61,18 @@ x = torch.randn(64, 8)
 data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
 model = cbtorch.module(Network())
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+if "phases" in sys.argv:  # the first layer begins in step 3, and its count is split in step 6
+    from csrun.pytorch.run.torch_reference import TorchReference
+
+    split, compute = threading.Event(), TorchReference._compute_step
+    TorchReference._compute_step = lambda *given: (split.wait(), compute(*given))
+    model.first.requires_grad_(False)
+
+
 every = 2 if "accumulate" in sys.argv else 1
 loader = cbtorch.dataloader(torch.utils.data.DataLoader(data, batch_size=16))
 with cbtorch.Session(loader, mode="train"):
-    for _ in range(every):
+    for epoch in range(2 if "phases" in sys.argv else every):
         for number, (images, labels) in enumerate(loader):
             if number % every == 0:
                 optimizer.zero_grad()
@@ -73,6 +82,13 @@ with cbtorch.Session(loader, mode="train"):
                 if "clip" in sys.argv:
                     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
+            if "phases" in sys.argv:
+                model.first.requires_grad_(number > 0 or epoch > 0)
+                model.first.bias.requires_grad_(number > 0 and epoch == 0)
+            if epoch == 1 and number == 1:
+                loss.item()
+                split.set()
+                break
 """
 
 
@@ -94,6 +110,12 @@ def test_a_job_with_batches_that_are_accumulated_in_parts(tmp_path: Path) -> Non
     found = compared(tmp_path, WSE, "micro", "accumulate", "clip")
     assert found.is_equal, found.difference
     assert found.compared >= 12 + 6 * 3  # forward, gradients; weights and both moments
+
+
+def test_a_layer_that_began_later_than_others(tmp_path: Path) -> None:
+    found = compared(tmp_path, [sys.executable], "phases")
+    assert found.is_equal, found.difference
+    assert found.compared >= 6 * 3
 
 
 def test_a_wrong_kernel(tmp_path: Path) -> None:

@@ -203,6 +203,25 @@ def test_a_loaded_state_with_other_counts_goes_on(tmp_path):
     beside(loop, tmp_path, *LAYERS, optimizer=OPTIMIZERS["adam"])
 
 
+def test_a_gradient_that_is_removed_between_two_steps_ends_a_shared_count(tmp_path):
+    """The first layer has counted fewer steps than the run, its weight and its bias the same."""
+
+    def loop(kit):
+        kit.model[0].requires_grad_(False)
+        losses = kit.train_once()
+        kit.model[0].requires_grad_(True)
+
+        def remove(step):
+            if step == 4:
+                kit.model[0].bias.grad = None
+
+        for edit in (lambda step: None, remove, lambda step: None):
+            losses += kit.train_once(edit)
+        return [*losses, *counts(kit.optimizer)]
+
+    beside(loop, tmp_path, optimizer=OPTIMIZERS["adamw"])
+
+
 def test_gradients_from_before_the_group_are_refused(tmp_path):
     kit = Kit(*LAYERS, optimizer=head(OPTIMIZERS["adamw"]))
 
