@@ -82,8 +82,14 @@ class OptimizerRule(ABC):
         """Return a parameter's state in the store's form, from PyTorch's."""
 
     def steps_of(self, state: Mapping[str, Any], group: Group) -> int:
-        """Return the step count of a parameter's state; 0 if no update depends on it."""
+        """Return the step count of a parameter's state; 0 if it has none."""
         return int(state.get("step", 0))
+
+    def updates_of(self, state: Mapping[str, Any], group: Group) -> int:
+        """Return how many updates have made a parameter's state, as far as the next depends on
+        it.
+        """
+        return self.steps_of(state, group)
 
     def decay(self, group: Group) -> float:
         """Return a group's weight decay."""

@@ -29,6 +29,9 @@ class SgdRule(OptimizerRule):
     def counts_steps(self, group: Group) -> bool:
         return bool(group["momentum"] and group["dampening"])  # the first gradient is not dampened
 
+    def updates_of(self, state: Mapping[str, Any], group: Group) -> int:
+        return 1  # or more: the state has no count, and only the first update differs
+
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         has_buffer = group["momentum"] and "momentum" in slots  # another group may have one
         return {"momentum_buffer": slots["momentum"]} if has_buffer else {}

@@ -282,30 +282,20 @@ class Optimization:
             f"step, but {'; '.join(text for _, text in changed)}: {remedy}"
         )
 
-    def require_new(self) -> None:
-        """Raises: UsageError for optimizer state that a new run does not have"""
-        for name, parameter in self._parameters():
-            state = unwrapped_state(self.optimizer).get(parameter, {})
-            if self._rule.has_begun(state):
-                raise UsageError(
-                    f"{self._line}: the optimizer has taken steps already (it has state of {name}) "
-                    "and model_dir has no checkpoint of them: use a new optimizer, or the "
-                    "model_dir of the run that it comes from"
-                )
-
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
         """Return the state that the script has loaded, by its names in the store, and its steps."""
         found: dict[str, torch.Tensor] = {}
-        updates, groups = dict.fromkeys(self.groups(), 0), self.groups()
+        steps, groups = 0, self.groups()
+        updates = dict.fromkeys(groups, 0)
         for name, parameter in self._parameters():
             state = unwrapped_state(self.optimizer).get(parameter, {})
             if not self._rule.has_begun(state):
                 continue
             _, group = groups[name]
             slots = self._rule.slots(state, group)
-            updates[name] = self._rule.steps_of(state, group)
+            updates[name] = self._rule.updates_of(state, group)
+            steps = max(steps, self._rule.steps_of(state, group))
             found.update((f"{slot}/{stored_name(name)}", x) for slot, x in slots.items())
-        steps = max(updates.values(), default=0)
         self._updates.begin_at(updates, steps)
         return found, steps
 
@@ -323,7 +313,9 @@ class Optimization:
                     for slot, key in keys.items()
                     if key in state
                 }
-                if given := self._rule.state(slots, groups[name][1], updates):
+                # Without slots the parameter was not trained, and keeps what the script has loaded.
+                given = self._rule.state(slots, groups[name][1], updates) if slots else {}
+                if given:
                     unwrapped_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:

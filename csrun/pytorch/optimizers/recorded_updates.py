@@ -120,7 +120,7 @@ class RecordedUpdates(Optimization):
         return False
 
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
-        """Return an empty state: loaded state is in the group's buffers."""
+        """Return an empty state: that of the optimizers is in the group's buffers."""
         return {}, 0
 
     def copy_back(self, state: Mapping[str, Array], steps: int) -> None:

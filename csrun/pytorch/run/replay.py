@@ -3,9 +3,9 @@ run.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +27,7 @@ from csrun.runtime.step.scale_rows import scale_of
 
 log = logging.getLogger("csrun")
 
-
+LOADED_STEPS = "loaded_steps"  # key of a checkpoint's identity
 _SCALE = Ref(-(2**31))  # among the logged values of a step: the loss scale after it
 
 
@@ -40,22 +40,51 @@ class Replay:
     """Position of the script's loops, compared with the files of earlier runs in model_dir.
 
     found: the newest checkpoint there, if known.
-    resumed: training steps of earlier runs, which are replayed.
+    first: step from which the loops count, more than 0 with optimizer state that the script loads.
+    resumed: training steps of earlier runs; those from `first` on are replayed.
     step: the next global step on the wafer.
+    identity: entry of the run's checkpoints with the steps of loaded optimizer state, if there is
+        any.
     """
 
     model_dir: Path
     users: WeightSync
     found: Checkpoint | None = None
+    first: int = 0
     resumed: int = 0
     step: int = 0
-    _done: int = 0  # training steps of the loops
+    identity: Mapping[str, str] = field(default_factory=dict)
+    _done: int = 0  # training steps of the loops, and of a loaded optimizer state
     _kept: ValueLog | None = None
     _is_held: bool = False
 
-    def begin_at(self, step: int) -> None:
-        """Count steps from this number, for optimizer state that the script has loaded."""
-        self.resumed = self.step = self._done = step
+    def begin_at(self, step: int | None) -> None:
+        """Count steps from the number of optimizer state that the script has loaded; None without
+        any.
+        """
+        self.identity = {} if step is None else {LOADED_STEPS: str(step)}
+        self.first = self._done = step or 0
+        if self._is_new:
+            self.resumed = self.step = self.first
+
+    @property
+    def _is_new(self) -> bool:
+        """True for a run whose first steps no earlier run has computed."""
+        return self.found is None or self.found.manifest.is_converted
+
+    def require_same_state(self) -> None:
+        """Raises: UsageError for other loaded optimizer state than the earlier run began with"""
+        if self._is_new or self.has_begun:
+            return
+        assert self.found is not None, "the run is not new"
+        then, now = (x.get(LOADED_STEPS) for x in (self.found.manifest.identity, self.identity))
+        if then != now:
+            has, had = (f"of {n} steps" if n else "without any step" for n in (now, then))
+            raise UsageError(
+                f"{user_line()}: the script begins with optimizer state {has}, and the run in "
+                f"{self.model_dir} began with state {had}: load the same state as then, since "
+                "csrun resumes from its own checkpoints, or begin in a new model_dir"
+            )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -85,8 +114,6 @@ class Replay:
                 f"The loop starts from the beginning: its first {self.resumed} steps are replayed, "
                 "not run"
             )
-        elif self.users.optimization is not None:
-            self.users.optimization.require_new()
         return ValueLog(self.model_dir, self.resumed)
 
     def _require_own(self) -> None:
@@ -121,9 +148,14 @@ class Replay:
         return self.found is not None or self.step > self.resumed
 
     @property
+    def has_begun(self) -> bool:
+        """True from the loops' first training step on, replayed or not."""
+        return self._done > self.first
+
+    @property
     def is_at_start(self) -> bool:
         """True before the first replayed step: the user's objects have their initial values."""
-        return self.is_on and self._done == 0
+        return self.is_on and not self.has_begun
 
     def require_over(self) -> None:
         """Raises: UsageError during the steps that an earlier run has computed, after the first"""
@@ -136,7 +168,7 @@ class Replay:
     @property
     def has_lost_weights(self) -> bool:
         """True if the loop is after a replayed step whose weights are lost."""
-        return self.is_on and self._done > 0 and not self.users.are_current
+        return self.is_on and self.has_begun and not self.users.are_current
 
     def refuse_lost_weights(self) -> NoReturn:
         """Raises: UsageError if the script reads the model between two Sessions"""
@@ -189,7 +221,7 @@ class Replay:
         Raises: ValueLostError if it has not read it
         """
         found = None if self._kept is None else self._kept.value(self._done, _SCALE.number)
-        if found is None and self._done:
+        if found is None and self.has_begun:
             raise ValueLostError(
                 f"{user_line()}: step {self._done} was taken by an earlier run, which did not read "
                 "the loss scale: begin in a new model_dir, or read it where that run read it"

@@ -54,6 +54,8 @@ class ScriptRun(StepQueue):
                 opened.enter_context(self.replay.held())
             if not self.is_open:
                 self.run = replace(self.run, folder=self.folder())
+                if not self.replay.has_begun:
+                    self.require_known_state()
             self.is_open = True
             for loader in self.loaders:
                 loader.changes.begin()
@@ -62,8 +64,11 @@ class ScriptRun(StepQueue):
     def read_user_weights(self) -> None:
         """Read the weights that the script has written since the last block's last step.
 
-        Raises: UsageError if it has written the optimizer's state
+        Raises: UsageError if it has written the optimizer's state, or if a run that resumes had
+            other state at its beginning
         """
+        if self.users.optimization is not None:
+            self.replay.require_same_state()
         self.users.integers.take(self.replay.done)
         if self.replay.is_on or self._machine is None or not self.users.are_current:
             return
@@ -72,12 +77,20 @@ class ScriptRun(StepQueue):
             self._restart_machine()
 
     def require_known_state(self) -> None:
-        """Raises: UsageError for optimizer state that the run's store does not have"""
-        if self.replay.has_checkpoint:
+        """Take the optimizer state that the script has loaded before the first step.
+
+        A run that resumes counts from it, and has the later state in its checkpoint.
+
+        Raises: UsageError for optimizer state that the run's store does not have
+        """
+        if self.replay.has_begun:
             self.users.require_unchanged_optimizer()
         elif self.users.optimization is not None:
-            self._loaded, steps = self.users.optimization.loaded()
-            self.replay.begin_at(steps)
+            loaded, steps = self.users.optimization.loaded()
+            self.replay.begin_at(steps if loaded else None)
+            found = self.replay.found
+            stored = () if found is None else found.manifest.tensors
+            self._loaded = {name: x for name, x in loaded.items() if name not in stored}
 
     def read_written_weights(self) -> None:
         """Continue from the weights and counters that the loop has written between two steps."""

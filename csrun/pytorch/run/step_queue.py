@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
@@ -237,10 +237,8 @@ class StepQueue:
             write_weights(self.users.model, missing if owner.trains else {})
         if self.users.are_current:
             write_weights(self.users.model, state)
-        for name, value in self._loaded.items():
-            if name in state:
-                state[name][...] = value.numpy()
-        self._loaded = {}
+        for name in self._loaded.keys() & state.keys():
+            state[name][...] = self._loaded.pop(name).numpy()
         self._machine, self._had_machine = machine, True
         return machine
 
@@ -355,12 +353,12 @@ class StepQueue:
             self._orders.update(self._trainer(), variant, self._program(variant), step)
 
     def _trainer(self) -> Training:
-        machine, names = self._machine, partial(names_of, self.users.model)
+        machine = self._machine
         assert machine is not None, "begun"
         log_finished = self._orders.log_finished
         training = machine.training(
             self.replay.step,
-            names,
+            lambda: {**names_of(self.users.model), **self.replay.identity},
             self._compiling.seconds,
             log_finished,
             self.users.integers.after,

@@ -2,6 +2,7 @@
 
 import copy
 from collections import defaultdict
+from contextlib import suppress
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_loaded_state_is_the_optimizers_after_the_block(tmp_path):
 
 
 OTHERS = {
-    "SGD": {"lr": 0.05, "momentum": 0.9},
+    "SGD": {"lr": 0.05, "momentum": 0.9, "dampening": 0.3},
     "Adam": {"amsgrad": True},
     "AdamW": {},
     "Adagrad": {"lr_decay": 0.1},
@@ -81,6 +82,99 @@ def test_a_state_dict_with_an_earlier_trainings_state_is_taken(tmp_path, kind):
         return kit.train_once()
 
     beside(loop, tmp_path, optimizer=make, rel=1e-7)
+
+
+class KilledError(Exception):
+    """The script ends here."""
+
+
+STARTS = {
+    "adamw": lambda p: torch.optim.AdamW(p, 0.02),
+    "dampened": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, dampening=0.3),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "in_block"), [("adamw", True), ("adamw", False), ("dampened", False)]
+)
+def test_a_killed_run_that_has_loaded_state_resumes(tmp_path, name, in_block):
+    """Killed in step 5 of the loop, of which a checkpoint of the first 4 is kept."""
+    trained = Kit(optimizer=STARTS[name])
+    trained.train_once()
+    weights, state = trained.model.state_dict(), copy.deepcopy(trained.optimizer.state_dict())
+
+    def kill(step):
+        if step == 4:
+            raise KilledError
+
+    def load(kit):
+        kit.model.load_state_dict(weights)
+        kit.optimizer.load_state_dict(copy.deepcopy(state))
+
+    def run(edit, **options):
+        kit = Kit(optimizer=STARTS[name])
+        if not in_block:
+            load(kit)
+        with suppress(KilledError), kit.session(tmp_path, **options):
+            if in_block:
+                load(kit)
+            losses = [*kit.train_once(edit), *kit.train_once()]
+            return kit, losses
+
+    assert run(kill, save_checkpoints_steps=2) is None
+    plain = Kit(optimizer=STARTS[name])
+    load(plain)
+    expected = [*plain.train_once(), *plain.train_once()]
+    kit, found = run(lambda step: None)
+    torch.testing.assert_close(torch.stack(found).double(), torch.stack(expected).double())
+    for ours, theirs in (
+        (kit.model.state_dict(), plain.model.state_dict()),
+        (kit.optimizer.state_dict()["state"], plain.optimizer.state_dict()["state"]),
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (0, 6, r"begins with optimizer state of 6 steps, and the run in .* without any step"),
+        (6, 0, r"begins with optimizer state without any step, and the run in .* of 6 steps"),
+    ],
+)
+def test_a_run_that_resumes_with_other_state_is_refused(tmp_path, first, then, said):
+    """As by a script that loads the newest checkpoint of its own."""
+    trained = Kit(optimizer=STARTS["adamw"])
+    trained.train_once()
+
+    def run(steps):
+        kit = Kit(optimizer=STARTS["adamw"])
+        if steps:
+            kit.optimizer.load_state_dict(copy.deepcopy(trained.optimizer.state_dict()))
+        with kit.session(tmp_path):
+            kit.train_once()
+
+    run(first)
+    with pytest.raises(UsageError, match=said):
+        run(then)
+
+
+def test_loaded_state_waits_for_the_first_training_step(tmp_path):
+    """An evaluation comes first, and a layer is frozen, whose state stays as it was."""
+    trained = Kit(optimizer=STARTS["adamw"])
+    trained.train_once()
+
+    def loop(kit):
+        kit.optimizer.load_state_dict(copy.deepcopy(trained.optimizer.state_dict()))
+        kit.model[0].requires_grad_(False)
+        kit.model.eval()
+        with torch.no_grad():
+            losses = [float(kit.criterion(kit.model(x), y)) for x, y in kit.val]
+        kit.model.train()
+        losses += kit.train_once()
+        state = kit.optimizer.state_dict()["state"]
+        return [*losses, *(x.double().sum() for one in state.values() for x in one.values())]
+
+    beside(loop, tmp_path, optimizer=STARTS["adamw"])
 
 
 def test_the_next_block_takes_its_own_state_back_and_no_other(tmp_path):
