@@ -70,8 +70,7 @@ class InPlaceWrites:
     def _record_into(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> TracedTensor:
         """Record an operator that writes its result into `out`."""
         options = dict(kwargs)
-        target, packet = options.pop("out"), func._overloadpacket
-        call = getattr(packet, "default", None) or getattr(packet, "Tensor", None)
+        target, call = options.pop("out"), _without_out(func)
         if call is None or not isinstance(target, TracedTensor):
             raise self._recorder.refusal(f"{func} has no form without out=: use another operator")
         self._check(func, target)
@@ -185,6 +184,18 @@ def _plain_form(func: Any) -> Any:
     """Return the out-of-place overload of an operator; None if there is none."""
     packet = getattr(aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
     return packet and getattr(packet, func._overloadname, None)
+
+
+@cache
+def _without_out(func: Any) -> Any:
+    """Return the overload that takes the same arguments without `out`; None if there is none."""
+    packet, given = func._overloadpacket, [a for a in func._schema.arguments if not a.is_out]
+    kinds = [(a.name, str(a.type)) for a in given]
+    for name in packet.overloads():
+        call = getattr(packet, name)
+        if [(a.name, str(a.type)) for a in call._schema.arguments] == kinds:
+            return call
+    return None
 
 
 def base_of(tensor: TracedTensor) -> TracedTensor:

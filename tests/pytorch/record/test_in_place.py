@@ -9,6 +9,7 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from support.torch_rows import check_exact, named, step  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
+from torch.nn.utils import parametrizations  # noqa: E402
 
 from csrun.base.mode import ExecutionMode  # noqa: E402
 
@@ -70,6 +71,13 @@ def zeros_of_forward(x):
     return y * sums + first[:, None] + rows.cumsum(1)[..., None]
 
 
+def into_given_tensors(x):
+    y, sums, given = torch.zeros_like(x), x.new_zeros(4, 6), x.detach()
+    torch.sum(given, 1, out=sums)
+    f.normalize(given, dim=1, out=y)  # torch.div
+    return x * y + sums[:, None]
+
+
 def returned_from_forward(x):
     y = torch.ones(4, 3)
     y = y.double()
@@ -85,6 +93,7 @@ EXACT = named(
     diagonals,
     circular_padding,
     zeros_of_forward,
+    into_given_tensors,
     returned_from_forward,
 )
 
@@ -123,6 +132,12 @@ def test_buffers_that_forward_changes_are_state(tmp_path, mode):
     for name in ("mean", "largest"):
         ours = torch.from_numpy(machine.state[f"model/{name}"])
         torch.testing.assert_close(ours, getattr(model, name), rtol=1e-12, atol=1e-14)
+
+
+def test_a_spectral_norm_is_pytorchs(tmp_path):
+    """Its power iteration writes two buffers in each step of the training."""
+    layer = parametrizations.spectral_norm(nn.Linear(6, 4))
+    beside(lambda kit: kit.train_once(), tmp_path, layer)
 
 
 class Collecting(nn.Module):
