@@ -132,6 +132,8 @@ class Revalidation:
         self._recorder = StepRecorder(model)
         self._recorder.reader, self._recorder.may_draw = reader_of(self._recorder), True
         read_batch(self._recorder)
+        # The step has the zero gradients of step 1; `Gradients.require_same_zeros` checks it.
+        self._recorder.backward.require_cleared = lambda: variant.recording.zeros
         self._results: list[Ref] = []  # of the model
         self._arguments: dict[int, TracedTensor] = {}  # by the id of the script's tensor
         self.is_recording = False

@@ -200,3 +200,21 @@ def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
     ours, theirs = (next(kit.model[0].calls) for kit in kits)
     assert theirs == 5 * 6
     assert ours == 3 + 1 + (30 - 4) // SETS_EVERY + 1  # at the block's end
+
+
+def test_a_frozen_layers_gradient_of_zeros_is_that_of_step_1(tmp_path):
+    """It was trained before, and zero_grad(set_to_none=False) leaves its gradient as zeros."""
+
+    def loop(kit):
+        losses = kit.train_once()
+        kit.model[0].requires_grad_(False)
+        for _ in range(2):
+            for x, y in kit.train:
+                kit.optimizer.zero_grad(set_to_none=False)
+                loss = kit.criterion(kit.model(x), y)
+                loss.backward()
+                kit.optimizer.step()
+                losses.append(loss.detach())
+        return losses
+
+    beside(loop, tmp_path, settings={"save_checkpoints_steps": 5})
