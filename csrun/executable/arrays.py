@@ -1,7 +1,9 @@
 """Arrays in memory blocks: types, alignment and views."""
 
 from collections.abc import Iterable
+from itertools import count
 from math import prod
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,22 @@ Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
 
 Batch = tuple[Array, ...]
+
+_numbers = count()
+
+
+class ReusedBatch(tuple[Array, ...]):
+    """Batch whose arrays get other values in later steps, such as those of a slot of a ring.
+
+    number: identifies it in this process.
+    """
+
+    number: int
+
+    def __new__(cls, arrays: Iterable[Array]) -> Self:
+        batch = super().__new__(cls, arrays)
+        batch.number = next(_numbers)
+        return batch
 
 
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:

@@ -1,6 +1,7 @@
 """Kernels in machine code, bound to arrays."""
 
 from collections.abc import Callable, Sequence
+from ctypes import Array as CArray
 from ctypes import addressof, c_double, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,10 @@ from csrun.executable.arrays import Array
 from csrun.executable.kernel_signature import KernelSignature
 from csrun.executable.machine_code import MachineCode
 from csrun.executable.products import Tile
-from csrun.executable.team import Job, Team, bind_jobs
+from csrun.executable.team import BoundCall, Job, Team, bind_jobs
 
 CHUNKS = 4  # of a kernel's rows per thread, so that others take over the rows of a late thread
+_Arguments = CArray[c_void_p]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class BoundKernel:
     ) -> None:
         own = [None if a.is_input else arrays[a.argument] for a in signature.arrays]
         own += constants
-        self._count = signature.inputs
+        self._signature, self._workspace = signature, workspace
+        self.has_numbers = signature.numbers > 0
         self._inputs = [(n, a) for n, a in enumerate(signature.arrays) if a.is_input]
         self._numbers = (c_double * max(signature.numbers, 1))()
         self._values = _values_of(signature, arrays)
@@ -83,13 +86,18 @@ class BoundKernel:
             )
             for scratch in workspace.scratch
         ]
-        rows = signature.rows if signature.rows is not None else len(arrays[0])
-        jobs = self._jobs(workspace.code, signature, rows)
-        memory = own, workspace, self._numbers, self._arguments
-        self.run = bind_jobs(workspace.code, workspace.team, jobs, memory)
+        self._rows = signature.rows if signature.rows is not None else len(arrays[0])
+        self._memory = own, workspace, self._numbers
+        self.run = self._call(self._arguments)
 
-    def _jobs(self, code: MachineCode, signature: KernelSignature, rows: int) -> list[Job]:
-        places = [addressof(arguments) for arguments in self._arguments]
+    def _call(self, arguments: Sequence[_Arguments]) -> BoundCall:
+        """Return the call with these arguments of each thread."""
+        workspace = self._workspace
+        jobs = self._jobs([addressof(own) for own in arguments])
+        return bind_jobs(workspace.code, workspace.team, jobs, (self._memory, arguments))
+
+    def _jobs(self, places: Sequence[int]) -> list[Job]:
+        code, signature, rows = self._workspace.code, self._signature, self._rows
         cut, chunks = signature.cut, CHUNKS * len(places)
         chunk = -(-rows // (chunks * cut)) * cut
         jobs = [Job(code.address(signature.function), places, rows, chunk)]
@@ -102,6 +110,10 @@ class BoundKernel:
 
     def __call__(self, *values: Any) -> None:
         """Compute all rows."""
+        if not self._inputs:
+            self.set_numbers(*values)
+            self.run()
+            return
         kept = self.set_arguments(*values)
         self.run()
         del kept
@@ -114,12 +126,27 @@ class BoundKernel:
             own if array.fits(own := values[array.argument]) else array.copied(own)
             for _, array in self._inputs
         ]
-        for (place, _), own in zip(self._inputs, inputs, strict=True):
-            for arguments in self._arguments:
-                arguments[place] = own.ctypes.data
-        numbers = values[self._count :]
-        self._numbers[:] = list(self._values(*numbers))
+        self._set_inputs(self._arguments, inputs)
+        self.set_numbers(*values[self._signature.inputs :])
         return inputs
+
+    def set_numbers(self, *numbers: Any) -> None:
+        """Set the numbers of the next run."""
+        for place, number in enumerate(self._values(*numbers)):
+            self._numbers[place] = number
+
+    def bind(self, *inputs: Array) -> BoundCall | None:
+        """Return the call for these inputs, without numbers; None if one would be copied."""
+        if not all(array.fits(inputs[array.argument]) for _, array in self._inputs):
+            return None
+        arguments = [type(own).from_buffer_copy(own) for own in self._arguments]
+        self._set_inputs(arguments, [inputs[array.argument] for _, array in self._inputs])
+        return self._call(arguments)
+
+    def _set_inputs(self, threads: Sequence[_Arguments], inputs: Sequence[Array]) -> None:
+        for (place, _), own in zip(self._inputs, inputs, strict=True):
+            for arguments in threads:
+                arguments[place] = own.ctypes.data
 
 
 def _values_of(signature: KernelSignature, arrays: Sequence[Any]) -> Callable[..., Sequence[float]]:

@@ -73,7 +73,7 @@ class InputProduct:
     ) -> None:
         self._binder, self._operands, self._arrays = binder, operands, arrays
         self._numpy_form = numpy_form
-        self._calls: dict[tuple[object, ...], Callable[[], None] | None] = {}
+        self._calls: dict[tuple[object, ...], BoundCall | None] = {}
 
     def __call__(self, *inputs: Array) -> None:
         """Multiply."""
@@ -81,11 +81,15 @@ class InputProduct:
         if key not in self._calls:
             if len(self._calls) == _MOST_KEPT:
                 self._calls.clear()
-            own = [(inputs if o.is_input else self._arrays)[o.argument] for o in self._operands]
-            # Only the addresses are kept, so that batches are not kept in memory.
-            self._calls[key] = self._binder.bind(own, self._arrays)
+            self._calls[key] = self.bind(*inputs)
         call = self._calls[key]
         if call is None:
             self._numpy_form(*inputs)
         else:
             call()
+
+    def bind(self, *inputs: Array) -> BoundCall | None:
+        """Return the call for these inputs; None if machine code does not support their layout."""
+        own = [(inputs if o.is_input else self._arrays)[o.argument] for o in self._operands]
+        # Only the addresses are kept, so that batches are not kept in memory.
+        return self._binder.bind(own, self._arrays)

@@ -17,6 +17,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import read_up_to
 from csrun.executable import machine_code
 from csrun.executable.arrays import Array, Bytes
+from csrun.executable.batch_calls import bind_batches
 from csrun.executable.bind import (
     BindUpdate,
     BindWafer,
@@ -35,7 +36,7 @@ from csrun.executable.recorded_values import ValueRecorder
 from csrun.executable.shared_store import relocated_plan, with_store, with_window
 from csrun.executable.store_places import AnyStore, flat_views, of_system
 from csrun.executable.stored_groups import StoreLayout
-from csrun.executable.stretches import JOIN, join_calls, with_stretches
+from csrun.executable.stretches import BIND, JOIN, join_calls, with_stretches
 from csrun.executable.update_recorder import UpdateRecorder
 
 PLAN_FILE = "plan.json"
@@ -135,6 +136,7 @@ class Executable:
             "__name__": "csrun_program",
             "__file__": path,
             JOIN: join_calls,
+            BIND: bind_batches,
         }
         exec(_code_of(self.program, functions, path), namespace)
         if self.kernels is not None:

@@ -7,18 +7,28 @@
 program.py has one line per kernel, and a call from Python takes about as long as a small kernel.
 When the program is loaded with machine code, the lines of a stretch are replaced by one call: it
 sets all arguments first, then runs the jobs of all kernels in order.
+
+A visit that only calls kernels, and passes them arrays of the batch, is then bound to each batch:
+
+    def forward_0_inputs(batch):
+        labels, = batch
+        return (labels,)
+    def forward_0_numbers(step):
+        return ()
+    forward_0 = bind_batches(forward_0, ((run_dense_mm, 0, 0), ...), forward_0_inputs, ...)
 """
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import accumulate, chain, groupby, pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, groupby, pairwise, takewhile
 
 from csrun.executable.bound_kernel import BoundKernel
 from csrun.executable.team import BoundCall, joined_jobs
 
-JOIN = "join_calls"
-_STEP = "step"
-_MOST_CALLS = 16  # maximum calls of a stretch: signals are handled after it
+JOIN, BIND = "join_calls", "bind_batches"
+_BATCH, _STEP = "batch", "step"
+MOST_CALLS = 16  # maximum calls of a stretch: signals are handled after it
 Call = Callable[..., None]
 
 
@@ -39,6 +49,7 @@ def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
             case ast.Assign([ast.Name(variable)], ast.Call(ast.Name(function))):
                 bound |= {variable} if function in functions else set()
             case ast.FunctionDef():
+                visit = _BatchVisit.of(statement, bound)
                 pieces = list(_pieces(statement.body, bound))
                 for piece in pieces:
                     if len(piece) > 1:
@@ -46,6 +57,9 @@ def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
                         definition, *piece[:] = _joined_lines(name, piece)
                         body.append(definition)
                 statement.body = list(chain.from_iterable(pieces))
+                if visit is not None:
+                    body += [statement, *visit.lines()]
+                    continue
         body.append(statement)
     binder.body = body
 
@@ -53,7 +67,7 @@ def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
 def _pieces(lines: Sequence[ast.stmt], bound: Collection[str]) -> Iterator[list[ast.stmt]]:
     """Return the lines of a function, with the calls of a stretch grouped."""
     for is_call, group in groupby(lines, lambda line: _is_bound(line, bound)):
-        own, count = list(group), _MOST_CALLS if is_call else 1
+        own, count = list(group), MOST_CALLS if is_call else 1
         yield from (own[first : first + count] for first in range(0, len(own), count))
 
 
@@ -74,6 +88,83 @@ def _reads_elements(argument: ast.expr) -> bool:
         or s.value.value.id != _STEP
         for s in subscripts
     )
+
+
+@dataclass(frozen=True)
+class _BatchVisit:
+    """A visit that only calls bound functions, with arguments of the batch and the step.
+
+    head: lines that name the arrays of the batch.
+    inputs: names of such arrays among the arguments of each call; numbers: its other arguments.
+    """
+
+    function: ast.FunctionDef
+    head: list[ast.stmt]
+    calls: list[ast.Call]
+    inputs: list[list[ast.expr]]
+    numbers: list[list[ast.expr]]
+
+    @classmethod
+    def of(cls, function: ast.FunctionDef, bound: Collection[str]) -> "_BatchVisit | None":
+        """Return a function's calls; None if it does something else, or takes no batch."""
+        if [each.arg for each in function.args.args] != [_BATCH, _STEP]:
+            return None
+        head = list(takewhile(lambda line: isinstance(line, ast.Assign), function.body))
+        lines = function.body[len(head) :]
+        if not head or not all(_is_bound(line, bound) for line in lines):
+            return None
+        names = _names_in(head)
+        calls, inputs, numbers = [], [], []
+        for line in lines:
+            assert isinstance(line, ast.Expr)
+            assert isinstance(line.value, ast.Call)
+            arguments = line.value.args
+            own = [each for each in arguments if isinstance(each, ast.Name) and each.id in names]
+            others = arguments[len(own) :]
+            if _names_in(others) & names:
+                return None
+            calls.append(line.value)
+            inputs.append(own)
+            numbers.append(others)
+        return cls(function, head, calls, inputs, numbers)
+
+    def lines(self) -> list[ast.stmt]:
+        """Return functions of the arguments, and the line that binds the visit."""
+        name = self.function.name
+        of_batch, of_step = f"{name}_inputs", f"{name}_numbers"
+        calls: list[ast.expr] = [
+            _tuple([call.func, ast.Constant(len(own)), ast.Constant(len(others))])
+            for call, own, others in zip(self.calls, self.inputs, self.numbers, strict=True)
+        ]
+        names: list[ast.expr] = [ast.Name(each, ast.Load()) for each in (of_batch, of_step)]
+        bind = ast.Call(
+            ast.Name(BIND, ast.Load()), [ast.Name(name, ast.Load()), _tuple(calls), *names], []
+        )
+        found: list[ast.stmt] = [
+            _function(of_batch, _BATCH, self.head, list(chain.from_iterable(self.inputs))),
+            _function(of_step, _STEP, [], list(chain.from_iterable(self.numbers))),
+            ast.Assign([ast.Name(name, ast.Store())], bind),
+        ]
+        return [_at(line, self.function) for line in found]
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    walked = chain.from_iterable(map(ast.walk, nodes))
+    return {node.id for node in walked if isinstance(node, ast.Name)}
+
+
+def _tuple(values: list[ast.expr]) -> ast.Tuple:
+    return ast.Tuple(values, ast.Load())
+
+
+def _function(
+    name: str, argument: str, lines: Sequence[ast.stmt], found: list[ast.expr]
+) -> ast.stmt:
+    """Return the function of one argument that runs lines and returns a tuple."""
+    (function,) = ast.parse(f"def {name}({argument}): ...").body
+    assert isinstance(function, ast.FunctionDef)
+    function.body = [*lines, ast.Return(_tuple(found))]
+    return function
 
 
 def _joined_lines(name: str, lines: Sequence[ast.stmt]) -> tuple[ast.stmt, ast.stmt]:

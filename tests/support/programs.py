@@ -222,9 +222,10 @@ class Machine:
 
     def _run(self, batch: Sequence[np.ndarray], complete: Callable[[int], None]) -> float:
         step = self._step(batch)
+        given = batch if isinstance(batch, tuple) else tuple(batch)
         for visit, function in zip(self.plan.visits, self._wafer.visits, strict=True):
             self._load(visit.groups)
-            function(tuple(batch), step)
+            function(given, step)
             for group in visit.completes:
                 complete(group)
         count = step.rows if self.plan.loss_count is None else step.counts[self.plan.loss_count]

@@ -22,9 +22,14 @@ class LossOfMean(UnaryKernel):
 
     kind = "loss"
 
+    @property
+    def count_text(self) -> str:
+        """Text of the number that the loss is a mean over."""
+        return "step.rows" if self.count is None else f"step.counts[{self.count}]"
+
     def emit(self, name: Name) -> list[str]:
-        count = "step.rows" if self.count is None else f"step.counts[{self.count}]"
-        return [f"multiply({name(self.x)}, {count}, out={name(self.out)}, dtype='float64')"]
+        x, out = name(self.x), name(self.out)
+        return [f"multiply({x}, {self.count_text}, out={out}, dtype='float64')"]
 
 
 def match_loss(operation: Operation, graph: Graph) -> Kernel | None:

@@ -103,28 +103,61 @@ class CrossEntropyForward(LoopKernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Return losses of rows, tiles; and a mask of invalid labels, unless labels are checked."""
-        bad = () if self.parts.is_checked else (self._bad,)
-        return (self._losses, *self.loop.scratch, *bad)
+        """Return losses of rows, tiles, and the scratch of their sum."""
+        return (self._losses, *self.loop.scratch, *self.ending.scratch)
 
-    def emit(self, name: Name) -> list[str]:
-        """Return the loop over rows, and the sum of their losses."""
-        return [*self.loop.emit(name), *self._of_rows(name)]
+    @cached_property
+    def ending(self) -> "LossSum":
+        """Return the sum of the losses of rows."""
+        return LossSum(self.layer, self.parts, self._losses, self.loss, self.mean, self.count)
 
     @property
     def _losses(self) -> Array:
         return self.parts.like("row_losses", 1)
 
-    @property
-    def _bad(self) -> Array:
-        return Array(f"{self.parts.stem}/bad", (self.parts.rows,), "bool")
 
-    def _of_rows(self, name: Name) -> list[str]:
-        """Return the lines for the sum of the losses of rows that count, and their mean."""
+@dataclass(frozen=True)
+class LossSum(Kernel):
+    """loss = sum of the losses of rows that count; mean = loss / count, if something reads it.
+
+    The sum is NumPy's. The losses of rows that do not count become 0.
+
+    Shapes: losses [N, 1], labels [N], count [] -> ignored [N], loss float64[1], mean []
+    """
+
+    parts: LossOperands
+    losses: Array
+    loss: Array
+    mean: Array | None
+    count: Array | str
+
+    kind = "loss_sum"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        count = () if self.mean is None or isinstance(self.count, str) else (self.count,)
+        return self.losses, self.parts.labels, *count
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        """The loss, the rows that do not count, and the mean."""
+        return self.loss, self.parts.ignored, *(() if self.mean is None else (self.mean,))
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """Return a mask of invalid labels, unless labels are checked."""
+        return () if self.parts.is_checked else (self._bad,)
+
+    @property
+    def of_rows(self) -> Array:
+        """The losses as one axis: [N]."""
+        found = self.losses.reshaped((self.parts.rows,))
+        assert found is not None, "it is contiguous"
+        return found
+
+    def emit(self, name: Name) -> list[str]:
         parts, ignored = self.parts, name(self.parts.ignored)
-        of_row = self._losses.reshaped((parts.rows,))
-        assert of_row is not None, "it is contiguous"
-        losses = name(of_row)
+        losses = name(self.of_rows)
         lines = [
             *self._seen(losses, name),
             f"equal({name(parts.labels)}, {parts.ignore_index}, out={ignored})",
@@ -153,6 +186,10 @@ class CrossEntropyForward(LoopKernel):
             f"greater_equal({labels}.view('u{parts.labels.dtype}'), {classes}, out={bad})",
             f"copyto({losses}, np.nan, where={bad})",
         ]
+
+    @property
+    def _bad(self) -> Array:
+        return Array(f"{self.parts.stem}/bad", (self.parts.rows,), "bool")
 
 
 @dataclass(frozen=True)

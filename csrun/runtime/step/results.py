@@ -10,7 +10,6 @@ from math import exp, inf, nan
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from csrun.base.errors import CsrunError
 from csrun.executable import (
@@ -68,11 +67,11 @@ class ResultSlots:
 
     def __init__(self, plan: Plan, memory: Bytes) -> None:
         self._plan = plan
-        self._headers: list[npt.NDArray[np.float64]] = []
+        self._headers: list[memoryview] = []  # writing into one takes less than into an array
         self._arrays: list[list[Array]] = []
         slot_bytes = result_slot_bytes(plan)
         for offset in range(0, len(memory) - slot_bytes + 1, slot_bytes):
-            self._headers.append(memory[offset : offset + 24].view(np.float64))
+            self._headers.append(memoryview(memory[offset : offset + 24]).cast("d"))
             offset += ALIGNMENT_BYTES
             arrays = []
             for buffer in _output_buffers(plan):
@@ -82,7 +81,8 @@ class ResultSlots:
             self._arrays.append(arrays)
 
     def record(self, slot: int, loss_sum: float, count: int, rows: int) -> None:
-        self._headers[slot][:] = loss_sum, count, rows
+        header = self._headers[slot]
+        header[0], header[1], header[2] = loss_sum, count, rows
 
     def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:
         """Store one step's outputs: the arrays of each minibatch, for each output."""

@@ -1,9 +1,9 @@
 """Sources of the wafer's batches: rings of streamers, or the dataset itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -11,15 +11,14 @@ from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
-from csrun.executable.arrays import Batch
+from csrun.executable.arrays import Batch, ReusedBatch
 from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, BatchCounts, RingReader
 from csrun.runtime.wire.run_time_clock import awake_s
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalBatch:
+class GlobalBatch(msgspec.Struct, frozen=True):
     """One global batch, and its counts."""
 
     batch: Batch
@@ -197,7 +196,7 @@ class InProcessSource:
         settings: RunSettings,
         last: int | None = None,
     ) -> None:
-        self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
+        self._slot = ReusedBatch(np.empty(spec.shape, spec.dtype) for spec in inputs)
         numbers = BatchNumbers(first, last=last)
         self._maker = BatchMaker(dataset, inputs, numbers, settings, "this process")
         self._use = _UseCounter()

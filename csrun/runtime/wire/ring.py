@@ -13,11 +13,12 @@ streamer alone, and half of that in bursts of 4.
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from csrun.executable import InputSpec, aligned, nbytes_of, view
-from csrun.executable.arrays import Array, Bytes
+from csrun.executable.arrays import Bytes, ReusedBatch
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.shared import Counter, Overdue, SharedMemory, Waiter
 
@@ -47,8 +48,7 @@ class Production:
 NO_PRODUCTION = Production()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
+class BatchCounts(msgspec.Struct, frozen=True):
     """Counts of a batch: its valid rows, and its labels for each range of each input."""
 
     rows: int
@@ -64,7 +64,7 @@ class BatchSlot:
     """
 
     header: npt.NDArray[np.int64]
-    arrays: tuple[Array, ...]
+    arrays: ReusedBatch
 
 
 def slot_bytes(inputs: tuple[InputSpec, ...]) -> int:
@@ -92,7 +92,7 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
         for spec in inputs:
             arrays.append(view(memory, offset, spec.shape, spec.dtype))
             offset += _aligned_bytes(spec)
-        views.append(BatchSlot(header, tuple(arrays)))
+        views.append(BatchSlot(header, ReusedBatch(arrays)))
     return views
 
 

@@ -7,7 +7,7 @@ from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.convolution import convolution_code
 from csrun.compiler.emit.llvm.library.argmax import argmax_code
-from csrun.compiler.emit.llvm.library.assembly import assembly_code
+from csrun.compiler.emit.llvm.library.assembly import assembly_code, copy_code
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
 from csrun.compiler.emit.llvm.library.dropout import mask_code
 from csrun.compiler.emit.llvm.library.embedding import (
@@ -16,6 +16,7 @@ from csrun.compiler.emit.llvm.library.embedding import (
     lookup_part_code,
 )
 from csrun.compiler.emit.llvm.library.lookups import indexing_code
+from csrun.compiler.emit.llvm.library.losses import loss_of_mean_code, loss_sum_code
 from csrun.compiler.emit.llvm.library.normalization import norm_code
 from csrun.compiler.emit.llvm.library.pooling import average_pool_code, max_pool_code
 from csrun.compiler.emit.llvm.library.rotary import rotary_code
@@ -34,10 +35,11 @@ from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.indexing import Indexing
 from csrun.compiler.kernels.normalization import Norm
-from csrun.compiler.kernels.outputs import Argmax
+from csrun.compiler.kernels.outputs import Argmax, CopyOut, LossOfMean
 from csrun.compiler.kernels.pooling import AveragePool, MaxPool
 from csrun.compiler.kernels.rotary import Rotary
 from csrun.compiler.kernels.softmax import Softmax
+from csrun.compiler.kernels.softmax_cross_entropy import LossSum
 from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward
 
 #: The builder of each class of kernels.
@@ -60,6 +62,9 @@ BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
     ConvolveBackwardInput: convolution_code,
     ConvolveBackwardWeight: convolution_code,
     Argmax: argmax_code,
+    CopyOut: copy_code,
+    LossSum: loss_sum_code,
+    LossOfMean: loss_of_mean_code,
 }
 
 

@@ -1,4 +1,4 @@
-"""Machine code of concatenations and of the gradients of slices: parts are copied into a result.
+"""Machine code of concatenations, gradients of slices and copies: parts are copied into a result.
 
 A function `name.begin` clears the result if parts do not cover it.
 """
@@ -21,6 +21,7 @@ from csrun.compiler.emit.llvm.matrices import times
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.concatenation import Assembly, Piece
+from csrun.compiler.kernels.outputs import CopyOut
 
 ROWS = 64  # minimum elements of a large part that threads share
 BLOCK = 1024  # minimum elements of a row that is split into blocks for this
@@ -53,6 +54,14 @@ def assembly_code(kernel: Assembly, name: str) -> KernelCode | None:
         text=f"{code.text}\n\n{begin.text}",
         declared={**code.declared, **begin.declared},
         begin_rows=vectors_of(prod(kernel.out.shape)),
+    )
+
+
+def copy_code(kernel: CopyOut, name: str) -> KernelCode | None:
+    """Return machine code of a copy; None as `assembly_code`."""
+    piece = Piece(kernel.x, kernel.out)
+    return assembly_code(
+        Assembly(kernel.layer, (piece,), kernel.out, is_whole=True, phase=kernel.phase), name
     )
 
 
