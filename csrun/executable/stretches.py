@@ -119,7 +119,9 @@ class _BatchVisit:
             assert isinstance(line, ast.Expr)
             assert isinstance(line.value, ast.Call)
             arguments = line.value.args
-            own = [each for each in arguments if isinstance(each, ast.Name) and each.id in names]
+            own: list[ast.expr] = [
+                each for each in arguments if isinstance(each, ast.Name) and each.id in names
+            ]
             others = arguments[len(own) :]
             if _names_in(others) & names:
                 return None

@@ -10,6 +10,7 @@ from math import exp, inf, nan
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from csrun.base.errors import CsrunError
 from csrun.executable import (
@@ -67,11 +68,11 @@ class ResultSlots:
 
     def __init__(self, plan: Plan, memory: Bytes) -> None:
         self._plan = plan
-        self._headers: list[memoryview] = []  # writing into one takes less than into an array
+        self._headers: list[npt.NDArray[np.float64]] = []
         self._arrays: list[list[Array]] = []
         slot_bytes = result_slot_bytes(plan)
         for offset in range(0, len(memory) - slot_bytes + 1, slot_bytes):
-            self._headers.append(memoryview(memory[offset : offset + 24]).cast("d"))
+            self._headers.append(memory[offset : offset + 24].view(np.float64))
             offset += ALIGNMENT_BYTES
             arrays = []
             for buffer in _output_buffers(plan):
@@ -82,6 +83,7 @@ class ResultSlots:
 
     def record(self, slot: int, loss_sum: float, count: int, rows: int) -> None:
         header = self._headers[slot]
+        # Number by number: NumPy would make an array of a tuple first.
         header[0], header[1], header[2] = loss_sum, count, rows
 
     def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:

@@ -35,6 +35,10 @@ class SentWeights:
         self.refresh(group)
         return self._parts[group]
 
+    def views(self, group: int) -> list[Bytes]:
+        """Return the memory of a group's parts, which may be stale."""
+        return self._parts[group]
+
     def refresh(self, group: int) -> None:
         """Update the words of a group from its weights."""
         if self._half is None or group in self._new:

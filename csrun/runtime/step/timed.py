@@ -37,7 +37,10 @@ class TimedWeights:
 
     def enter(self, visit: int) -> None:
         """Make the weights of the visit's groups available to its function."""
-        taken = self._timed(lambda: self._weights.enter(visit))
+        weights = self._weights
+        began, held_s = awake_s(), weights.held_s
+        weights.enter(visit)
+        taken = awake_s() - began - (weights.held_s - held_s)
         if visit:
             self.weights_s += taken
         else:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate, pairwise, starmap
 from typing import Protocol
 
 from csrun.executable import Plan, StepState
@@ -16,6 +17,7 @@ from csrun.runtime.step.gradient_places import added_before, gradients_below, me
 from csrun.runtime.step.scale_rows import ScaleRows
 from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.updates import Updates
+from csrun.runtime.store.pages import GroupPages
 from csrun.runtime.store.store_mailbox import MemoryxLink
 
 
@@ -119,12 +121,16 @@ def slot_views(plan: Plan, arena: Bytes) -> list[Bytes]:
 def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[], None]]:
     """Return for each group a function that copies its weights from the store to its slot."""
 
-    def copy(group: int, slot: Bytes) -> None:
-        for part in sent.parts(group):
-            slot[: len(part)] = part
-            slot = slot[len(part) :]
+    def copy(group: int, pieces: Sequence[Bytes]) -> None:
+        for piece, part in zip(pieces, sent.parts(group), strict=True):
+            piece[...] = part
 
-    return [partial(copy, group, slot) for group, slot in enumerate(slot_views(plan, arena))]
+    found = []
+    for group, slot in enumerate(slot_views(plan, arena)):
+        sizes = accumulate((len(part) for part in sent.views(group)), initial=0)
+        pieces = [slot[start:stop] for start, stop in pairwise(sizes)]
+        found.append(partial(copy, group, pieces))
+    return found
 
 
 class SlotResidency:
@@ -133,13 +139,21 @@ class SlotResidency:
     def __init__(self, plan: Plan) -> None:
         self._groups = plan.groups
         self.held: set[int] = set()
+        slots = [group for group in plan.groups if group.sent_bytes]
+        slots.sort(key=lambda group: group.slot_offset_bytes or 0)
+        self._are_apart = not any(starmap(slots_overlap, pairwise(slots)))
 
     def overlaps(self, group: int, others: Iterable[int]) -> bool:
         """Return whether a group's slot overlaps with those of the others."""
+        if self._are_apart:
+            return group in others
         return any(slots_overlap(self._groups[group], self._groups[other]) for other in others)
 
     def clear(self, group: int) -> None:
         """Drop the groups whose slots overlap with that of a coming group, and the group itself."""
+        if self._are_apart:
+            self.held.discard(group)
+            return
         self.held = {other for other in self.held if not self.overlaps(group, [other])}
 
     def mark_resident(self, group: int) -> None:
@@ -161,6 +175,10 @@ class Slots:
         self._residency = SlotResidency(plan)
         self._thread = ThreadPoolExecutor(1, "prefetch")  # starts with the first prefetch
         self._coming: deque[tuple[int, Future[None]]] = deque()
+
+    def has(self, groups: Iterable[int]) -> bool:
+        """Return whether the weights of groups are resident."""
+        return self._residency.held.issuperset(groups)
 
     def load(self, group: int) -> None:
         """Load the group's weights into its slot."""
@@ -248,8 +266,11 @@ class StreamedWeights:
         self._completes = list(map(frozenset, completes))  # its update follows in any case
         self._added = added_before(plan)
         self._overwrites = gradients_below(plan, server_of)
+        pairs = zip(self._needs, self._overwrites, strict=True)
+        self._used = [frozenset((*needed, *overwritten)) for needed, overwritten in pairs]
         self._prefetch = PrefetchQueue(plan, PREFETCH_BYTES)
         self._slots, self._ends = slots, ends
+        self._are_in_memory = all(type(end.pages) is GroupPages for end in ends)
         self._end_of = [ends[server] for server in server_of]
         self._outdated: set[int] = set()  # delivered groups whose update has not been confirmed
         self._measuring = [] if system else measuring(plan, ends, server_of)
@@ -264,6 +285,13 @@ class StreamedWeights:
         """
         needed = self._needs[visit]
         self._prefetch.enter(visit)
+        if (
+            self._are_in_memory
+            and not self._prefetch.waiting
+            and self._outdated.isdisjoint(self._used[visit])
+            and self._slots.has(needed)
+        ):
+            return
         # During the wait other groups can be copied.
         if not self._outdated.isdisjoint(needed):
             self._fetch_ahead()

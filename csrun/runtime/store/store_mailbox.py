@@ -80,6 +80,9 @@ class MemoryxLink:
 
         Returns how long at most a checkpoint held it back meanwhile, in seconds.
         """
+        if self.updates.ready():
+            self.updates.take()
+            return self.pending.popleft(), 0.0
         held_s, began = float(self.mailbox.held[0]), awake_s()
         self.updates.take()
         held_s = float(self.mailbox.held[0]) - held_s

@@ -13,7 +13,6 @@ import select
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from time import monotonic
 
 import numpy as np
@@ -311,8 +310,10 @@ class Waiter:
     def ready(self) -> int:
         """Number that may be taken at once, as far as known; 0 only if there is none."""
         if not self._available:
-            with suppress(BlockingIOError):
+            try:
                 self._available = os.eventfd_read(self._descriptor)
+            except BlockingIOError:
+                return 0
         return self._available
 
     def take(self) -> None:

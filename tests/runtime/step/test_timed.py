@@ -69,10 +69,13 @@ def test_memoryx_tells_what_it_was_held_by(clock: Clock, held_s: float, counted_
         clock.passes(3.0)
         told.held[0] += held_s
 
-    counters = SimpleNamespace(take=take, raise_by=lambda: None)
+    counters = SimpleNamespace(ready=lambda: 0, take=take, raise_by=lambda: None)
     end = MemoryxLink(counters, counters, told)
     end.deliver(7, 0)
     assert end.take() == (7, counted_s)
+    counters.ready = lambda: 1  # done before it is waited for
+    end.deliver(8, 0)
+    assert end.take() == (8, 0.0)
 
 
 def test_a_memoryx_afar_tells_with_its_next_answer(clock: Clock) -> None:
