@@ -125,7 +125,7 @@ def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[]
         for piece, part in zip(pieces, sent.parts(group), strict=True):
             piece[...] = part
 
-    found = []
+    found: list[Callable[[], None]] = []
     for group, slot in enumerate(slot_views(plan, arena)):
         sizes = accumulate((len(part) for part in sent.views(group)), initial=0)
         pieces = [slot[start:stop] for start, stop in pairwise(sizes)]
