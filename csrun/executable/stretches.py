@@ -49,7 +49,7 @@ def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
             case ast.Assign([ast.Name(variable)], ast.Call(ast.Name(function))):
                 bound |= {variable} if function in functions else set()
             case ast.FunctionDef():
-                visit = _BatchVisit.of(statement, bound)
+                visit = _VisitCalls.of(statement, bound)
                 pieces = list(_pieces(statement.body, bound))
                 for piece in pieces:
                     if len(piece) > 1:
@@ -91,7 +91,7 @@ def _reads_elements(argument: ast.expr) -> bool:
 
 
 @dataclass(frozen=True)
-class _BatchVisit:
+class _VisitCalls:
     """A visit that only calls bound functions, with arguments of the batch and the step.
 
     head: lines that name the arrays of the batch.
@@ -105,7 +105,7 @@ class _BatchVisit:
     numbers: list[list[ast.expr]]
 
     @classmethod
-    def of(cls, function: ast.FunctionDef, bound: Collection[str]) -> "_BatchVisit | None":
+    def of(cls, function: ast.FunctionDef, bound: Collection[str]) -> "_VisitCalls | None":
         """Return a function's calls; None if it does something else, or takes no batch."""
         if [each.arg for each in function.args.args] != [_BATCH, _STEP]:
             return None
