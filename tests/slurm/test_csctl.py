@@ -41,6 +41,30 @@ def test_a_job_is_shown_and_cancelled(cluster_place: Sandbox, testbed: Testbed) 
     until(lambda: not testbed.queue())
 
 
+def test_a_pending_job_shows_its_type_and_tasks(cluster_place: Sandbox, testbed: Testbed) -> None:
+    """Submitted by sbatch, and waiting in srun."""
+    cluster_place.script("")
+    later = ("--slurm-option", "begin=now+1hour")
+    compiling = (*ASKED, "--job-labels", "lab=3", "python", "run.py", "--compile_only")
+    submitted = cluster_place.run("--sbatch", *later, *compiling).stdout.split()[-1]
+    with cluster_place.start(*later, *ASKED, "python", "run.py") as waiting:
+        until(lambda: len(testbed.queue()) > 3)  # components of both
+        listed = cluster_place.run("get", "jobs", "-o", "json", command="csctl").stdout
+        pending = (job for job in json.loads(listed) if job["state"] == "PENDING")
+        found = {str(job["job_id"]): job for job in pending}
+        batch, (other,) = found.pop(submitted), found.values()
+        assert (batch["type"], batch["tasks"]) == ("compile", 3)
+        assert batch["labels"] == {"lab": "3"}
+        until(lambda: _type_of(cluster_place, other["job_id"]) == "execute")
+        waiting.terminate()
+        waiting.communicate(timeout=STALL_S)
+
+
+def _type_of(place: Sandbox, job_id: int) -> str:
+    listed = place.run("get", "job", str(job_id), "-o", "json", command="csctl").stdout
+    return str(json.loads(listed)["type"])
+
+
 QUESTIONS = (
     "csctl get jobs", "csctl get job 1", "csctl get nodes", "csctl get systems", "csctl logs 1",
     "csctl cancel job 1", "cs session list",

@@ -15,7 +15,7 @@ from csrun.context.job import JOB_FILE, LIVE_LOCK
 from csrun.jobs import register
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.overview import SystemStatus
-from csrun.jobs.record import JobRecord
+from csrun.jobs.record import JobRecord, RecordState
 from csrun.jobs.request import JobRequest
 from csrun.launch.backend import Backend
 from csrun.launch.job_plan import JobPlan, plan
@@ -81,9 +81,13 @@ class SlurmBackend(Backend):
 
     def records(self) -> list[JobRecord]:
         """Return csrun's records of all readable accounts; Slurm reports which jobs still run."""
-        running = {job.job_id for job in squeue.jobs(self._site) if job.is_running}
+        known = squeue.jobs(self._site)
+        running = {job.job_id for job in known if job.is_running}
+        waiting = {job.job_id for job in known if job.is_waiting}
         return [
-            each if each.job_id in running else records.settled(each)
+            each
+            if each.job_id in (waiting if each.state is RecordState.PENDING else running)
+            else records.settled(each)
             for each in records.read_all(self._site)
         ]
 

@@ -203,7 +203,10 @@ class _SrunExecution:
         self._said_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             self._watch.handle_line(line)
-            self._step.job_id = self._step.job_id or job_of(line)
+            if not self._step.job_id and (queued := job_of(line)):
+                self._step.job_id = queued
+                nodes, tasks = self._planned.nodes, len(self._planned.tasks)
+                records.record_pending(self._site, self._request, queued, nodes, tasks)
             if line.startswith(NEWS):
                 print_line(line)
 

@@ -1,8 +1,8 @@
 """csrun's records of a cluster's jobs: their outcomes, and their CS systems with times.
 
 Slurm forgets a job after minutes (`MinJobAge`) and only stores an exit code. A record is written
-when the tasks start and when the job ends. It is next to its account's job folders, and outlives
-them.
+when Slurm queues the job, when its tasks start and when it ends. It is next to its account's job
+folders, and outlives them.
 """
 
 import os
@@ -30,6 +30,7 @@ from csrun.launch.slurm import mailbox
 from csrun.site import Site
 
 RECORDS_DIR = "records"
+NEVER_STARTED = "left Slurm's queue before its tasks started"
 
 
 @dataclass
@@ -66,16 +67,21 @@ def recorded(
     site: Site, request: JobRequest, job: JobFile, folder: JobFolder, account: str
 ) -> Iterator[Recorded]:
     """Context manager of a running job's record; an exception ends it."""
-    records = jobs_dir_of(site.name, site.jobs_dir, site.shared) / RECORDS_DIR
-    own = Recorded(records / f"{job.job_id}.json", _begun(request, job, folder, account))
+    own = Recorded(_path(site, job.job_id), _begun(request, job, folder, account))
     own.write()
-    _prune(records)
+    _prune(own.path.parent)
     try:
         yield own
     except BaseException as error:
         if own.record.is_active:
             own.end(outcome_of(error))
         raise
+
+
+def record_pending(site: Site, request: JobRequest, job_id: int, nodes: int, tasks: int) -> None:
+    """Record a job of this folder that Slurm has queued."""
+    draft = _draft(request, job_id, nodes, tasks, str(Path.cwd()))
+    Recorded(_path(site, job_id), draft).write()
 
 
 def of_job(site: Site, job_id: int) -> JobRecord | None:
@@ -133,11 +139,14 @@ def read_all(site: Site) -> list[JobRecord]:
 
 
 def settled(record: JobRecord) -> JobRecord:
-    """Return the record of a job that has ended: LOST if no end was recorded, at its launcher's
-    last message.
+    """Return the record of a job that has ended: if no end was recorded, it is LOST at its
+    launcher's last message, or CANCELLED if its tasks never started.
     """
     if not record.is_active:
         return record
+    if record.state is RecordState.PENDING:
+        when, cause = record.submitted, NEVER_STARTED
+        return moved(record, RecordState.CANCELLED, ended=when, cause=cause)
     heard = _last_heard(record)
     uses = tuple(msgspec.structs.replace(use, released=heard) for use in record.systems)
     return moved(record, RecordState.LOST, ended=heard, cause=LOST_CAUSE, systems=uses)
@@ -165,28 +174,34 @@ def _read(path: Path) -> list[JobRecord]:
     return [_with_labels(record, path)]
 
 
-def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -> JobRecord:
-    began = now()
+def _draft(request: JobRequest, job_id: int, nodes: int, tasks: int, working_dir: str) -> JobRecord:
+    """Return the record of a pending job."""
     return JobRecord(
-        job_id=job.job_id,
+        job_id=job_id,
         name=request.name,
         user=account_name(os.getuid()),
         uid=os.getuid(),
         command=request.command,
-        working_dir=job.working_dir,
-        nodes=job.nodes,
-        tasks=len(job.tasks),
+        working_dir=working_dir,
+        nodes=nodes,
+        tasks=tasks,
         launcher=this_process(),
-        submitted=began,
-        state=RecordState.RUNNING,
+        submitted=now(),
         time_limit_s=request.options.time_limit_s,
         output=request.options.output,
+        labels=dict(request.options.labels),
+    )
+
+
+def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -> JobRecord:
+    draft = _draft(request, job.job_id, job.nodes, len(job.tasks), job.working_dir)
+    began = draft.submitted
+    return msgspec.structs.replace(
+        moved(draft, RecordState.RUNNING, started=began),
         node_names=tuple(dict(sorted((task.node_id, task.node) for task in job.tasks)).values()),
-        started=began,
         logs=str(folder.path / "logs"),
         systems=tuple(LeaseRecord(name, began, began) for name in job.systems),
         account=account,
-        labels=dict(request.options.labels),
     )
 
 

@@ -3,8 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csrun.context import environment
@@ -37,67 +36,75 @@ def resources_of(
 
 
 @dataclass(frozen=True)
-class Scripts:
-    """Scripts for sbatch: the job's, preceded by that of its compile if there is one."""
+class BatchJob:
+    """A job to submit, with its script."""
 
-    job: str
-    compiling: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    request: JobRequest
+    job_plan: JobPlan
+    script: str
+
+    def submit(self, site: Site, *words: str) -> str:
+        """Submit and record the job; return its number.
+
+        Raises: UsageError if sbatch refuses it; CsrunError if Slurm does not answer
+        """
+        number = _sbatch(self.script, site, *words)
+        nodes, tasks = self.job_plan.layout.nodes, len(self.job_plan.tasks)
+        records.record_pending(site, self.request, int(number), nodes, tasks)
+        return number
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job to submit, preceded by its compile if there is one."""
+
+    job: BatchJob
+    compiling: BatchJob | None = None
 
     def submit(self, site: Site) -> int:
-        """Submit all scripts; return 0 if all were accepted.
-
-        Raises: UsageError if sbatch refuses one; CsrunError if Slurm does not answer
-        """
+        """Submit all jobs; return 0 if all were accepted. Raises: as `BatchJob.submit`"""
         after: tuple[str, ...] = ()
         if self.compiling is not None:
-            number = self._sbatch(self.compiling, site)
+            number = self.compiling.submit(site)
             print(f"Submitted batch job {number} (compile)")
             after = _after(number)
-        print(f"Submitted batch job {self._sbatch(self.job, site, *after)}")
+        print(f"Submitted batch job {self.job.submit(site, *after)}")
         return 0
-
-    def _sbatch(self, text: str, site: Site, *words: str) -> str:
-        """Submit a script; the pending job already has its labels."""
-        number = _sbatch(text, site, *words)
-        if self.labels:
-            records.label(site, int(number), {}, [job_labels.text(self.labels)])
-        return number
 
     def text(self) -> str:
         """Return a file that submits the same: for sbatch, or for sh if there are two scripts."""
         if self.compiling is None:
-            return self.job
+            return self.job.script
         after = " ".join(_after('"${number%%;*}"'))
         return (
             "#!/bin/sh\nset -e\n"
-            f"number=$(sbatch --parsable <<'{_END}'\n{self.compiling}{_END}\n)\n"
+            f"number=$(sbatch --parsable <<'{_END}'\n{self.compiling.script}{_END}\n)\n"
             'echo "Submitted batch job ${number%%;*} (compile)"\n'
-            f"sbatch {after} <<'{_END}'\n{self.job}{_END}\n"
+            f"sbatch {after} <<'{_END}'\n{self.job.script}{_END}\n"
         )
 
 
-def scripts(
+def submission(
     request: JobRequest,
     job_plan: JobPlan,
     site: Site,
     resources: Resources,
     systems: tuple[str, ...],
-) -> Scripts:
-    """Return the scripts of a job to submit.
+) -> Submission:
+    """Return a job to submit.
 
     The compile waits for the user's --dependency, and the job for its compile.
     """
     if not request.compile_first:
         text = script(request, job_plan, resources, systems, site.prolog)
-        return Scripts(text, labels=request.options.labels)
+        return Submission(BatchJob(request, job_plan, text))
     compiling, compile_plan = compile_job(request, job_plan)
     own = replace(resources, gres=None, job_name=compiling.name)
+    compile_script = script(compiling, compile_plan, own, (), site.prolog)
     first = tuple(word for word in resources.first if not word.startswith("--dependency="))
-    return Scripts(
-        script(request, job_plan, replace(resources, first=first), systems, site.prolog),
-        script(compiling, compile_plan, own, (), site.prolog),
-        request.options.labels,
+    text = script(request, job_plan, replace(resources, first=first), systems, site.prolog)
+    return Submission(
+        BatchJob(request, job_plan, text), BatchJob(compiling, compile_plan, compile_script)
     )
 
 

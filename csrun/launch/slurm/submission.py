@@ -53,7 +53,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     else:
         sinfo.require_commands(site)
     if request.sbatch:
-        return sbatch.scripts(request, job_plan, site, resources, systems).submit(site)
+        return sbatch.submission(request, job_plan, site, resources, systems).submit(site)
     restarted = environment.restarted_job()
     if restarted is not None and given is not None and not given.is_users:
         line = sbatch.resume_line(request, job_plan.layout)
@@ -140,7 +140,7 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
     systems = systems_for(job_plan, site) if given is None else given.systems
     resources = sbatch.resources_of(request, site.gres_of(*systems), site, asked)
     if request.sbatch:
-        return sbatch.scripts(request, job_plan, site, resources, systems).text()
+        return sbatch.submission(request, job_plan, site, resources, systems).text()
     command = in_container(job_plan.command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
     return shlex.join(words_of(job_plan, command, resources, given))

@@ -69,18 +69,18 @@ def test_the_two_scripts_of_a_job_that_is_compiled_first() -> None:
     given = options.of(asked.slurm_options, SLURM_SITE, batch=True)
     job_plan = plan(request, SLURM_SITE, tuple(range(8)))
     resources = sbatch.resources_of(request, "cs:cs2-02:1", SLURM_SITE, given)
-    made = sbatch.scripts(request, job_plan, SLURM_SITE, resources, ("cs2-02",))
+    made = sbatch.submission(request, job_plan, SLURM_SITE, resources, ("cs2-02",))
     assert made.compiling is not None
-    first, *others = made.job.split("#SBATCH hetjob\n")
+    first, *others = made.job.script.split("#SBATCH hetjob\n")
     assert first.startswith("#!/bin/bash -l\n#SBATCH --nice=10\n#SBATCH --requeue\n#SBATCH '--com")
     assert all(
         "#SBATCH --partition=cs\n#SBATCH --account=lab\n" in part for part in (first, *others)
     )
     assert "--nice" not in "".join(others)
-    assert "--dependency" not in made.job
-    assert "#SBATCH --dependency=afterok:3\n" in made.compiling
-    assert "--gres" not in made.compiling
-    last = made.job.splitlines()[-3:]
+    assert "--dependency" not in made.job.script
+    assert "#SBATCH --dependency=afterok:3\n" in made.compiling.script
+    assert "--gres" not in made.compiling.script
+    last = made.job.script.splitlines()[-3:]
     assert last[0] == (
         "module load apptainer || { echo 'csrun: prolog: module load apptainer: failed' >&2;"
         " sleep 1; exit 1; }"
