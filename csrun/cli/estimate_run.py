@@ -62,11 +62,12 @@ def estimate(
 
 def _require_preparation(command: tuple[str, ...]) -> None:
     from csrun.base.errors import UsageError
-    from csrun.launch.command_checks import require_command
+    from csrun.launch.command_checks import check_command, require_command
     from csrun.launch.user_command import UserCommand
 
     require_command(command, "csrun estimate python-ws run.py --compile_only")
     if UserCommand(command).preparation is None:
+        check_command(UserCommand(command))
         raise UsageError(f"{shlex.join(command)}: must only compile: append --compile_only")
 
 

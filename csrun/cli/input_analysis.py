@@ -23,7 +23,7 @@ from csrun.cli.csrun_wse import PRELOAD
 from csrun.context import environment
 from csrun.jobs.signals import raised_as_errors
 from csrun.launch import JobOptions, JobRequest, launch
-from csrun.launch.command_checks import require_command
+from csrun.launch.command_checks import check_command, require_command
 from csrun.launch.cpu_command import CpuRequest, CpuRun, prepare
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
@@ -79,6 +79,7 @@ def _check(request: AnalysisRequest, site: Site) -> None:
     require_command(request.command, "cs_input_analyzer python-ws run.py --compile_only")
     command = UserCommand(request.command)
     if command.preparation is None:
+        check_command(command)
         raise UsageError(
             f"{shlex.join(request.command)}: must only compile or validate: append --compile_only"
             " or --validate_only"

@@ -36,6 +36,7 @@ MISTAKES = [
     (["--nodes", "4", "python", "x.py", LAST], "No such option.*--nodes"),
     (["no-such-command", LAST], "no-such-command: command not found"),
     (["python", "missing.py", LAST], "missing.py: no such file in "),
+    (["python", "missing.py"], "missing.py: no such file in "),
 ]
 
 

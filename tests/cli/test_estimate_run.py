@@ -1,6 +1,7 @@
 """csrun estimate: its table, and what it refuses."""
 
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -89,11 +90,14 @@ def test_the_host_is_of_a_size_that_is_built(nbytes: int, gib: int) -> None:
     [
         ([], "no command given"),
         ([sys.executable, "run.py"], "must only compile: append --compile_only"),
+        (["python-ws", "rum.py"], "rum.py: no such file in "),
+        (["pyton", "run.py"], "pyton: command not found; did you mean python?"),
         (["--streamers", "0", "python", "run.py", "--compile_only"], "--streamers"),
     ],
 )
 def test_a_wrong_command_is_refused(
-    capfd: pytest.CaptureFixture[str], words: list[str], message: str
+    own_folder: Path, capfd: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
+    (own_folder / "run.py").touch()
     assert run(csrun, ["estimate", *words]) == 2
     assert message in capfd.readouterr().err
