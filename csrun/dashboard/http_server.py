@@ -4,15 +4,13 @@ Source: HTML Living Standard, section Server-sent events; RFC 9110
 """
 
 import hmac
-import json
 import re
 import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import takewhile
 from secrets import token_urlsafe
 from threading import Lock, Thread
 from typing import Any
@@ -21,17 +19,12 @@ from urllib.parse import parse_qs, urlsplit
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import read_whole
 from csrun.dashboard.page_text import served_page, wafer_of
-from csrun.dashboard.run_catalog import Point, RunCatalog, plain
-from csrun.launch.process.usage_log import LoadSample
+from csrun.dashboard.run_catalog import RunCatalog, json_of
+from csrun.dashboard.run_feed import IDLE_S, IDLE_SHARE, RunReader
 
 ADDRESS = "127.0.0.1"
 TICK_S = 1.0
 TABLE_S = 2.0
-FAILED_S = 10.0
-# multiple of the time of a read until the next one, and its maximum
-IDLE_SHARE, LIVE_SHARE = 150, 20
-IDLE_S, LIVE_S = 15.0, 5.0
-LIVE_STATES = frozenset({"RUNNING", "PENDING", "running"})
 MOST_FILE_BYTES = 256 << 20
 REQUEST_S = 30.0  # for a client to send its request, or to receive a response
 _STYLES_AND_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -56,6 +49,7 @@ class DashboardServer(ThreadingHTTPServer):
     def __init__(self, catalog: RunCatalog, port: int = 0) -> None:
         super().__init__((ADDRESS, port), _Handler)
         self._catalog, self._lock = catalog, Lock()
+        self.runs = RunReader(catalog, self._lock)
         self.token = token_urlsafe(24)
         self.page = served_page().encode()
         self._table, self._table_at_s = "", -float("inf")
@@ -78,7 +72,7 @@ class DashboardServer(ThreadingHTTPServer):
         with self._lock:
             began_s = time.monotonic()
             if began_s >= self._table_at_s:
-                self._table = json.dumps(plain(self._catalog.rows()))
+                self._table = json_of(self._catalog.rows())
                 ended_s = time.monotonic()
                 rest_s = min(IDLE_S, IDLE_SHARE * (ended_s - began_s))
                 self._table_at_s = ended_s + max(TABLE_S, rest_s)
@@ -88,59 +82,6 @@ class DashboardServer(ThreadingHTTPServer):
         """Report a bug; a closed connection is not one."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
-
-
-class _RunFeed:
-    """Messages about one run for one page: changes since the previous message."""
-
-    def __init__(self, server: DashboardServer, run: str) -> None:
-        self._server, self._run = server, run
-        self._sent = ""
-        self._points: list[Point] = []
-        self._usage: list[LoadSample] = []
-        self._due_s = -float("inf")
-
-    def postpone(self) -> None:
-        """Delay the next query."""
-        self._due_s = time.monotonic() + FAILED_S
-
-    def message(self) -> str | None:
-        """Return the run as JSON; None if nothing has changed.
-
-        `points` are the logged steps from number `after` on, since the last one may have new
-        values; `usage` the samples of the tasks from number `usage_after` on, since a long file is
-        thinned out.
-        """
-        began_s = time.monotonic()
-        if began_s < self._due_s:
-            return None
-        history = self._server.ask(lambda catalog: catalog.detail(self._run))
-        detail, points, usage = history.detail, history.points, history.usage
-        text = json.dumps(plain(detail))
-        ended_s = time.monotonic()
-        is_live = detail.state in LIVE_STATES
-        share, most_s = (LIVE_SHARE, LIVE_S) if is_live else (IDLE_SHARE, IDLE_S)
-        self._due_s = ended_s + min(most_s, share * (ended_s - began_s))
-        after = max(0, len(self._points) - 1)
-        newest = [(step, wall_s, dict(values)) for step, wall_s, values in points[after:]]
-        usage_after = _count_of_equal(self._usage, usage)
-        is_known = newest == self._points[after:] and usage_after == len(usage)
-        if text == self._sent and is_known:
-            return None
-        self._sent, self._points, self._usage = text, self._points[:after] + newest, usage
-        more = {
-            "after": after,
-            "points": newest,
-            "usage_after": usage_after,
-            "usage": usage[usage_after:],
-        }
-        return f'{{"detail":{text},{json.dumps(plain(more))[1:]}'
-
-
-def _count_of_equal(known: Sequence[LoadSample], now: Sequence[LoadSample]) -> int:
-    """Return the number of samples at the start of both lists with equal times."""
-    pairs = zip(known, now, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0].taken_s == pair[1].taken_s, pairs))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -188,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _events(self, run: str) -> None:
         """Send the table and a run whenever they change, until the page is closed."""
         self._head(HTTPStatus.OK, "text/event-stream")
-        feed = _RunFeed(self.server, run) if run else None
+        feed = self.server.runs.feed(run) if run else None
         sent = ""
         # a page sends nothing here: its connection is readable when it is closed
         closed = select.poll()
@@ -198,20 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
             if table != sent:
                 self._event("table", table)
                 sent = table
-            if feed is not None:
-                self._run_event(feed)
+            if feed is not None and (message := feed.message()) is not None:
+                self._event(*message)
             if closed.poll(1000 * TICK_S):
                 return
-
-    def _run_event(self, feed: _RunFeed) -> None:
-        try:
-            message = feed.message()
-        except (CsrunError, OSError) as error:
-            feed.postpone()
-            self._event("problem", json.dumps(str(error)))
-        else:
-            if message is not None:
-                self._event("run", message)
 
     def _event(self, name: str, text: str) -> None:
         self.wfile.write(f"event: {name}\ndata: {text}\n\n".encode())
@@ -229,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, data, "application/json", more)
 
     def _json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
-        self._answer(status, json.dumps(plain(value)).encode(), "application/json")
+        self._answer(status, json_of(value).encode(), "application/json")
 
     def _answer(
         self,

@@ -1,9 +1,9 @@
 """Data of the dashboard, by the id of a run."""
 
+import json
 import math
 import os
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ from csrun.records.model_dir import newest_compile
 from csrun.records.run_comparison import identity_of, parameters_of
 from csrun.site import Site
 from csrun.watch import Collector
-from csrun.watch.run_values import EVERYTHING, LoggedStep, RunValues
+from csrun.watch.logged_steps import LoggedSteps
+from csrun.watch.run_values import EVERYTHING, RunValues
 from csrun.watch.site_snapshot import JobLine
 
 if TYPE_CHECKING:
@@ -48,13 +49,15 @@ Point = tuple[int, float, dict[str, float]]
 class RunHistory(msgspec.Struct, frozen=True):
     """Current state of a run, and its history.
 
-    points: logged steps: step, time in seconds since the epoch, values by tag.
+    points: logged steps from number `after` on: step, time in seconds since the epoch, values by
+        tag.
     usage: CPU and memory of tasks.
     """
 
     detail: RunDetail
     points: list[Point]
     usage: list[LoadSample] = []
+    after: int = 0
 
 
 class NoSuchRunError(UsageError):
@@ -92,17 +95,19 @@ class RunCatalog:
         self.row(run)
         return self._table.by_id.get(run)
 
-    def detail(self, run: str) -> RunHistory:
+    def detail(self, run: str, after: int = 0) -> RunHistory:
         """Return a run with its logged steps and its tasks' use of CPU and memory.
+
+        after: number of the first logged step to return; ignored if there are fewer steps now
 
         Raises: NoSuchRunError; CsrunError if the scheduler does not answer
         """
         row = self.row(run)
         if row.job_id is None:
-            return self._of_folder(row)
-        return self._of_job(row, row.job_id)
+            return self._of_folder(row, after)
+        return self._of_job(row, row.job_id, after)
 
-    def _of_job(self, row: RunRow, job_id: int) -> RunHistory:
+    def _of_job(self, row: RunRow, job_id: int, after: int) -> RunHistory:
         snapshot = self._collector.snapshot(job_id)
         job = next(line for line in snapshot.jobs if line.job_id == job_id)
         shown = snapshot.job
@@ -128,8 +133,8 @@ class RunCatalog:
             None if model_dir is None else performance_of(model_dir, since_s, until_s),
             files_of(model_dir, folder),
         )
-        points = _points(self._collector.points(job_id))
-        return RunHistory(detail, points, self._collector.usage(job_id))
+        usage = self._collector.usage(job_id)
+        return _history(detail, self._collector.logged(job_id), after, usage)
 
     def _job_facts(self, job: JobLine) -> Facts:
         """Return details of a job; cached for some seconds if it has not changed."""
@@ -140,7 +145,7 @@ class RunCatalog:
             self._facts[job.job_id] = known
         return known[2]
 
-    def _of_folder(self, row: RunRow) -> RunHistory:
+    def _of_folder(self, row: RunRow, after: int) -> RunHistory:
         model_dir = self._table.by_id[row.id]
         assert model_dir is not None
         values = self._values.pop(row.id, None) or RunValues(model_dir, None, None, EVERYTHING)
@@ -161,7 +166,7 @@ class RunCatalog:
             performance=performance_of(model_dir, 0.0, None),
             files=files_of(model_dir, None),
         )
-        return RunHistory(detail, _points(values.points))
+        return _history(detail, values.logged, after, [])
 
     def _own_folder(self, row: RunRow) -> JobFolder | None:
         """Return the folder of this account's job."""
@@ -229,8 +234,21 @@ class RunCatalog:
         return model_dir is not None and Path(os.path.realpath(model_dir)).is_relative_to(top)
 
 
-def _points(steps: Sequence[LoggedStep]) -> list[Point]:
-    return [(each.step, each.wall_s, each.values) for each in steps]
+def _history(
+    detail: RunDetail, logged: LoggedSteps, after: int, usage: list[LoadSample]
+) -> RunHistory:
+    after = after if after < len(logged) else 0
+    steps = logged.since(after)
+    points = [(step.step, step.wall_s, dict(step.values)) for step in steps]
+    return RunHistory(detail, points, usage, after)
+
+
+def json_of(value: Any) -> str:
+    """Return a value as JSON, with names of numbers that are not finite."""
+    try:
+        return json.dumps(msgspec.to_builtins(value), allow_nan=False)
+    except ValueError:
+        return json.dumps(plain(value))
 
 
 def plain(value: Any) -> Any:

@@ -3,7 +3,9 @@ files.
 """
 
 import shlex
+import time
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from csrun.records.performance import Performance
 from csrun.watch.site_snapshot import RunProgress, TaskLine
 
 COMPILE_REPORT = "compile_report.html"
+_CLOCK_NS = 10**9  # two changes of a folder that are closer may have equal times
 
 
 class CheckpointLine(msgspec.Struct, frozen=True):
@@ -56,7 +59,20 @@ class RunDetail(msgspec.Struct, frozen=True):
 
 
 def checkpoint_lines(model_dir: Path) -> tuple[CheckpointLine, ...]:
-    """Return the checkpoints of a model_dir, oldest first."""
+    """Return the checkpoints of a model_dir, oldest first; cached while no file is added."""
+    with suppress(OSError):
+        changed_ns = model_dir.stat().st_mtime_ns
+        if time.time_ns() - changed_ns > _CLOCK_NS:
+            return _listed_at(model_dir, changed_ns)
+    return _listed_now(model_dir)
+
+
+@lru_cache
+def _listed_at(model_dir: Path, changed_ns: int) -> tuple[CheckpointLine, ...]:
+    return _listed_now(model_dir)
+
+
+def _listed_now(model_dir: Path) -> tuple[CheckpointLine, ...]:
     with suppress(UsageError, CsrunError, OSError):
         return tuple(
             CheckpointLine(c.name, c.step, c.nbytes, c.written_s, c.place, c.problem)

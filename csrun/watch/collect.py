@@ -12,7 +12,8 @@ from csrun.launch.backend import Backend, JobStatus
 from csrun.launch.process.usage_log import LoadSample
 from csrun.site import Scheduler, Site
 from csrun.watch.displayed_job import DisplayedJob
-from csrun.watch.run_values import NEWEST, Extent, LoggedStep
+from csrun.watch.logged_steps import LoggedSteps
+from csrun.watch.run_values import NEWEST, Extent
 from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot
 
 MOST_SHOWN = 8  # jobs whose files stay open
@@ -63,10 +64,10 @@ class Collector:
         self._ask()
         return self._jobs
 
-    def points(self, job_id: int) -> Sequence[LoggedStep]:
-        """Logged steps that this job's latest snapshot has read."""
+    def logged(self, job_id: int) -> LoggedSteps:
+        """Steps that this job's latest snapshot has read."""
         shown = self._shown.get(job_id)
-        return () if shown is None else shown.points
+        return LoggedSteps() if shown is None else shown.logged
 
     def usage(self, job_id: int) -> list[LoadSample]:
         """Return the use of CPU and memory by the tasks of a job from a snapshot."""

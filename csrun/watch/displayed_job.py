@@ -16,7 +16,8 @@ from csrun.launch.process.task_output import log_name, visible_ranks
 from csrun.launch.process.usage_log import LoadSample, UsageReader
 from csrun.records.log_lines import model_dir_in
 from csrun.site import Site
-from csrun.watch.run_values import NEWEST, Extent, LoggedStep, RunValues, progress_of
+from csrun.watch.logged_steps import LoggedSteps
+from csrun.watch.run_values import NEWEST, Extent, RunValues, progress_of
 from csrun.watch.site_snapshot import JobDetail, JobLine, RunProgress, TaskLine
 from csrun.watch.task_lines import TaskSnapshot
 
@@ -50,7 +51,7 @@ class DisplayedJob:
                 self._file = JobFile.read(self._folder.path)
         if self._file is None or not os.access(self._folder.path, os.R_OK | os.X_OK):
             said = self._on_systems(systems)
-            run = None if said is None else progress_of((), said)
+            run = None if said is None else progress_of(LoggedSteps(), said)
             return JobDetail(self.job_id, False, str(self._folder.path), run=run)
         telemetry = Telemetry.read(self._file.telemetry_dir(self._folder.path))
         run = self._run(job, self._file, telemetry)  # which finds model_dir
@@ -65,9 +66,9 @@ class DisplayedJob:
         )
 
     @property
-    def points(self) -> Sequence[LoggedStep]:
-        """Logged steps that the latest `detail` has read."""
-        return () if self._values is None else self._values.points
+    def logged(self) -> LoggedSteps:
+        """Steps that the latest `detail` has read."""
+        return LoggedSteps() if self._values is None else self._values.logged
 
     def usage(self) -> list[LoadSample]:
         """Use of CPU and memory by the tasks since the job's start."""
@@ -85,7 +86,7 @@ class DisplayedJob:
             if self._model_dir is not None:
                 self._values = RunValues(self._model_dir, job.started, job.ended, self._extent)
         if self._values is None:
-            return None if telemetry is None else progress_of((), telemetry)
+            return None if telemetry is None else progress_of(LoggedSteps(), telemetry)
         if job.ended is not None:
             self._values.end(job.ended)
         return self._values.progress(telemetry)

@@ -1,20 +1,15 @@
 """Progress of one run: its job's telemetry, and the scalars of its events as they are added."""
 
-from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from csrun.context import Telemetry
-from csrun.records.ledger import Row
-from csrun.records.scalar_events import EventTail, ScalarEvent, begun_s, event_files
-from csrun.watch.site_snapshot import LossPoint, RunProgress, TimeShare
+from csrun.records.scalar_events import EventTail, begun_s, event_files
+from csrun.watch.logged_steps import LoggedSteps
+from csrun.watch.site_snapshot import LossPoint, RunProgress
 
-RATE_POINTS = 10  # newest points from which steps per second are computed
 CLOCKS_S = 1  # names of files have a resolution of one second
-
-_SECONDS = "seconds/"
 
 
 @dataclass(frozen=True)
@@ -37,18 +32,11 @@ NEWEST = Extent(
 )
 
 
-class LoggedStep:
-    """Values logged at one step. Units: wall_s in seconds since the epoch"""
-
-    def __init__(self, step: int, wall_s: float) -> None:
-        self.step, self.wall_s = step, wall_s
-        self.values: dict[str, float] = {}
-
-
 class RunValues:
     """Values of one job's run, read as they grow.
 
     model_dir: of the run, which may have events of earlier jobs; those begin before `since`.
+    logged: steps that the latest `progress` has read.
     """
 
     def __init__(
@@ -62,58 +50,47 @@ class RunValues:
         self._since_s = 0 if since is None else int(since.timestamp()) - CLOCKS_S
         self._until_s = None if until is None else until.timestamp() + CLOCKS_S
         self._tails: dict[Path, EventTail] = {}
-        self._points: deque[LoggedStep] = deque(maxlen=extent.points)
+        self.logged = LoggedSteps(extent.points)
 
     def end(self, until: datetime) -> None:
         """Ignore events of runs that begin later."""
         self._until_s = until.timestamp() + CLOCKS_S
 
-    @property
-    def points(self) -> Sequence[LoggedStep]:
-        """Logged steps that the latest `progress` has read, oldest first."""
-        return self._points
-
     def progress(self, telemetry: Telemetry | None) -> RunProgress | None:
         """Return the current progress; None before the run has published anything."""
         self._read()
-        if telemetry is None and not self._points:
+        if telemetry is None and not self.logged:
             return None
-        return progress_of(tuple(self._points), telemetry)
+        return progress_of(self.logged, telemetry)
 
     def _read(self) -> None:
         files = [path for path in event_files(self._model_dir) if self._is_ours(path)]
         for path in files[-(self._extent.files or 0) :]:
             tail = self._tails.setdefault(path, EventTail(path, self._extent.first_bytes))
             for event in tail.read():
-                self._add(event)
+                self.logged.add(event.step, event.wall_s, event.tag, event.value)
 
     def _is_ours(self, path: Path) -> bool:
         begun = begun_s(path)
         return self._since_s <= begun and (self._until_s is None or begun <= self._until_s)
 
-    def _add(self, event: ScalarEvent) -> None:
-        if not self._points or self._points[-1].step != event.step:
-            self._points.append(LoggedStep(event.step, event.wall_s))
-        self._points[-1].values[event.tag] = event.value
 
-
-def progress_of(points: tuple[LoggedStep, ...], telemetry: Telemetry | None) -> RunProgress:
+def progress_of(logged: LoggedSteps, telemetry: Telemetry | None) -> RunProgress:
     """Return progress from logged steps and, of a running job, its telemetry; at least one
     exists.
     """
-    newest = points[-1].values if points else {}
-    losses = [LossPoint(p.step, p.values["loss"]) for p in points if "loss" in p.values]
-    speed = _steps_per_s(points)
+    last = logged.last
+    newest = {} if last is None else last.values
     found = RunProgress(
         "training",
-        points[-1].step if points else 0,
+        0 if last is None else last.step,
         loss=newest.get("loss"),
-        steps_per_s=speed,
+        steps_per_s=logged.steps_per_s(),
         rate=newest.get("local_samples_per_sec"),
         global_rate=newest.get("avg_samples_per_sec"),
-        losses=tuple(losses),
-        time=time_shares(points),
-        updated=_moment(points[-1].wall_s) if points else None,
+        losses=logged.losses,
+        time=logged.time_shares(),
+        updated=None if last is None else _moment(last.wall_s),
         loss_scale=newest.get("train/loss_scale"),
     )
     return found if telemetry is None else _with_telemetry(found, telemetry)
@@ -145,31 +122,6 @@ def _with_telemetry(found: RunProgress, telemetry: Telemetry) -> RunProgress:
         found.time,
         found.loss_scale,
     )
-
-
-def _steps_per_s(points: tuple[LoggedStep, ...]) -> float | None:
-    """Return steps per second over the newest points; None before there are two in order."""
-    recent = points[-RATE_POINTS:]
-    if len(recent) < 2:
-        return None
-    steps, seconds = recent[-1].step - recent[0].step, recent[-1].wall_s - recent[0].wall_s
-    return steps / seconds if steps > 0 and seconds > 0 else None
-
-
-def time_shares(points: Iterable[LoggedStep]) -> tuple[TimeShare, ...]:
-    """Return the ledger's rows over some points, largest first."""
-    seconds: dict[str, float] = {}
-    for point in points:
-        for tag, value in point.values.items():
-            if tag.startswith(_SECONDS):
-                row = tag.removeprefix(_SECONDS)
-                seconds[row] = seconds.get(row, 0.0) + value
-    known = {row.title for row in Row}
-    total = sum(value for row, value in seconds.items() if row in known)
-    if total <= 0:
-        return ()
-    rows = [TimeShare(row, s, s / total) for row, s in seconds.items() if row in known]
-    return tuple(sorted(rows, key=lambda each: -each.seconds))
 
 
 def _moment(seconds: float) -> datetime:

@@ -9,7 +9,8 @@ how exact the others are.
 
 The page is a client that takes what a browser would get; a browser draws in processes of its own.
 `csrun top -o json` is no side, as it ends: its processor time, mostly the start of Python, is a row
-of its own.
+of its own. So is that of the dashboard's server without a page, and with a page of a run that has
+ended.
 """
 
 import http.client
@@ -17,27 +18,34 @@ import os
 import pty
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from statistics import median
 from subprocess import DEVNULL, PIPE
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from processes import cpu_seconds
 from result import Result
 from streamers import BINARIES, Job, Rate
+
+from csrun.dashboard.run_table import folder_id
+from csrun.records.events import EventWriter
 
 TURN_S = 2.0
 ROUNDS = 20  # 5 minutes; the rate of a turn varies by 2 to 3 % on an idle machine
 COMMANDS = 5
 WORKLOAD = "fc_mnist 10 x 50, {}"
 PROMISED = 0.99
-SPARE_CPUS = 0.01 * (os.cpu_count() or 1)  # that a job on all CPUs does without
+MOST_CPUS = 0.01  # of a program that watches
+IDLE_S, IDLE_ROUNDS = 10.0, 3
+LOGGED_STEPS = 5000  # of the run that has ended
 ALONE, ASLEEP, SCREEN, PAGE = "not watched", "a process asleep", "csrun top", "csrun dashboard"
 PROGRAM = str(BINARIES / "csrun")
 SLEEP = "import os, time; os.nice(19); print(flush=True)\nwhile True: time.sleep(1)"
@@ -67,15 +75,27 @@ def screen(state: str) -> Iterator[int]:
 @contextmanager
 def page(state: str) -> Iterator[int]:
     """The server of the dashboard, with a client that takes what a page of the job gets."""
-    with _started([PROGRAM, "dashboard", state], state, PIPE) as process:
+    with server(state, state) as (pid, address), open_page(address, "1"):
+        yield pid
+
+
+@contextmanager
+def server(folder: str, state: str) -> Iterator[tuple[int, SplitResult]]:
+    """The server of the dashboard, and its address."""
+    with _started([PROGRAM, "dashboard", folder], state, PIPE) as process:
         assert process.stdout is not None
-        address = urlsplit(process.stdout.readline().decode().split()[0])
-        with closing(http.client.HTTPConnection(address.netloc)) as connection:
-            connection.request("GET", f"/events?{address.query}&run=1")
-            answer = connection.getresponse()
-            answer.readline()
-            _read_on(answer.read1)
-            yield process.pid
+        yield process.pid, urlsplit(process.stdout.readline().decode().split()[0])
+
+
+@contextmanager
+def open_page(address: SplitResult, run: str) -> Iterator[None]:
+    """A client that takes what a page of a run gets; it has got the run's first message."""
+    with closing(http.client.HTTPConnection(address.netloc)) as connection:
+        connection.request("GET", f"/events?{address.query}&run={run}")
+        answer = connection.getresponse()
+        next(line for line in iter(answer.readline, b"") if line == b"event: run\n")
+        _read_on(answer.read1)
+        yield
 
 
 SIDES = {ASLEEP: sleeper, SCREEN: screen, PAGE: page}
@@ -136,7 +156,7 @@ class Watched:
 
     def results(self, name: str, mode: str) -> Iterator[Result]:
         """Medians, beside those of the job alone."""
-        promised, spare = (None, None) if name == ASLEEP else (PROMISED, SPARE_CPUS)
+        promised, most_cpus = (None, None) if name == ASLEEP else (PROMISED, MOST_CPUS)
         rate, cpu_us = (
             median(r.steps_per_s for r in self.rates),
             median(r.cpu_us for r in self.rates),
@@ -146,7 +166,7 @@ class Watched:
         result = partial(Result, "watched", WORKLOAD.format(mode), name)
         yield result("steps/s", rate, ALONE, ratio, ROUNDS, at_least=promised)
         yield result("µs of CPU a step", cpu_us, ALONE, cpu_ratio, ROUNDS)
-        yield result("CPUs", share, "one CPU", share, ROUNDS, at_most=spare)
+        yield result("CPUs", share, "one CPU", share, ROUNDS, at_most=most_cpus)
 
 
 def command_cpu_s(state: str) -> float:
@@ -158,6 +178,34 @@ def command_cpu_s(state: str) -> float:
         after = os.times()
         found.append(sum(after[2:4]) - sum(before[2:4]))  # of children that have ended
     return median(found)
+
+
+def idle_servers() -> Iterator[Result]:
+    """CPUs that the server takes without a page, and with a page of a run that has ended."""
+    with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
+        model_dir = Path(folder, "runs", "a")
+        writer = EventWriter(model_dir)
+        for step in range(LOGGED_STEPS):
+            writer.scalars({"loss": 1.0, "seconds/compute": 1.0}, step)
+        writer.close()
+        for path in model_dir.iterdir():
+            os.utime(path, (0, 0))  # else it would be a run that is going on
+        with server(f"{folder}/runs", f"{folder}/state") as (pid, address), ExitStack() as pages:
+            for side in ("csrun dashboard, no page", "csrun dashboard, a page of an ended run"):
+                shares = [_share(pid) for _ in range(IDLE_ROUNDS)]
+                share = median(shares)
+                yield Result(
+                    "watched", "no job", side, "CPUs", share, "one CPU", share, IDLE_ROUNDS,
+                    at_most=MOST_CPUS,
+                )  # fmt: skip
+                pages.enter_context(open_page(address, folder_id(model_dir)))
+
+
+def _share(pid: int) -> float:
+    """CPUs that a process takes over a while."""
+    used_s, began_s = cpu_seconds([pid]), time.monotonic()
+    time.sleep(IDLE_S)
+    return (cpu_seconds([pid]) - used_s) / (time.monotonic() - began_s)
 
 
 def bench(mode: str) -> None:
@@ -184,4 +232,6 @@ def bench(mode: str) -> None:
 
 
 if __name__ == "__main__":
+    for found in idle_servers():
+        found.print()
     bench("pipelined")

@@ -74,6 +74,15 @@ def six_digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def three_digits(seconds: float) -> str:
+    """A time below 100 s."""
+    if not seconds:
+        return "0 s"
+    units = [(seconds, "s"), (1e3 * seconds, "ms"), (1e6 * seconds, "µs")]
+    value, unit = next((each for each in units if each[0] >= 0.9995), units[-1])
+    return f"{value:#.3g}".rstrip(".") + f" {unit}"
+
+
 def export(folder: Path, path: Path) -> Path:
     assert frame.run(csrun, ["dashboard", str(folder), "--export", str(path)]) == 0
     return path
@@ -92,9 +101,9 @@ def check_values(driver: Any, run: TrainedRun) -> None:
     assert {title: float(value) for title, value in shown.items()} == {
         tag: six_digits(value) for tag, value in values.items()
     }
-    rows = {row: (float(seconds), share) for row, seconds, share, _ in table_of(driver, "#ledger")}
+    rows = {row: (time, share) for row, time, share, _ in table_of(driver, "#ledger")}
     assert rows == {
-        row["row"].replace("_", " "): (six_digits(row["seconds"]), f"{100 * row['share']:.1f} %")
+        row["row"].replace("_", " "): (three_digits(row["seconds"]), f"{100 * row['share']:.1f} %")
         for row in record["ledger"]
     }
     facts = dict(

@@ -60,7 +60,7 @@ function bytes(value) {
   return `${unit ? number.toPrecision(3) : number} ${units[unit]}`;
 }
 
-// Hours, minutes and seconds of a job, as csctl has them; `duration` has fractions of a second.
+// Hours, minutes and seconds of a job, as csctl has them.
 function clock(seconds) {
   if (!isNumber(seconds)) return "";
   const whole = Math.floor(seconds), hours = Math.floor(whole / 3600);
@@ -69,9 +69,13 @@ function clock(seconds) {
   return hours ? `${hours}:${rest}` : rest;
 }
 
+// Three significant digits with a unit; from 100 s on hours, minutes and seconds.
 function duration(seconds) {
   if (!isNumber(seconds)) return "";
-  if (seconds < 100) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  if (seconds === 0) return "0 s";
+  if (seconds < 9.995e-4) return `${(1e6 * seconds).toPrecision(3)} µs`;
+  if (seconds < 0.9995) return `${(1e3 * seconds).toPrecision(3)} ms`;
+  if (seconds < 99.95) return `${seconds.toPrecision(3)} s`;
   const whole = Math.round(seconds), hours = Math.floor(whole / 3600);
   const rest = [Math.floor(whole / 60) % 60, whole % 60].map((n) => String(n).padStart(2, "0"));
   return `${hours}:${rest.join(":")}`;

@@ -249,7 +249,7 @@ const CHECKPOINT_COLUMNS = [
 ];
 const LEDGER_COLUMNS = [
   { title: "Cause", value: (row) => row.row, text: (row) => rowTitle(row.row) },
-  { title: "Time, s", value: (row) => row.seconds, text: (row) => short(row.seconds), number: true },
+  { title: "Time", value: (row) => row.seconds, text: (row) => duration(row.seconds), number: true },
   { title: "Share", value: (row) => row.share, text: (row) => percent(row.share), number: true },
   { title: "Speed-up", value: (row) => row.at_most, number: true,
     text: (row) => isNumber(row.at_most) ? `up to ${row.at_most.toFixed(2)}x` : "" },

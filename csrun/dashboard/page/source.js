@@ -32,7 +32,7 @@ const source = SAVED ? {
   file: () => null,
   watch(run, listener) {
     listener.table(SAVED.table);
-    if (run && SAVED.runs[run]) listener.run({ ...SAVED.runs[run], after: 0, used: 0 });
+    if (run && SAVED.runs[run]) listener.run({ ...SAVED.runs[run], after: 0, usage_after: 0 });
     listener.status(`saved ${moment(SAVED.taken)}`);
     return () => {};
   },
@@ -46,7 +46,10 @@ const source = SAVED ? {
   watch(run, listener) {
     const events = new EventSource(address("events", run ? { run } : {}));
     events.addEventListener("table", (event) => listener.table(JSON.parse(event.data)));
-    events.addEventListener("run", (event) => listener.run(JSON.parse(event.data)));
+    events.addEventListener("run", (event) => {
+      listener.status("live");
+      listener.run(JSON.parse(event.data));
+    });
     events.addEventListener("problem", (event) => listener.status(JSON.parse(event.data), true));
     events.addEventListener("open", () => listener.status("live"));
     events.addEventListener("error", () => listener.status("connection to csrun dashboard lost", true));
