@@ -33,7 +33,7 @@ NEXT: dict[str, tuple[str, ...]] = {
 
 
 @click.command("init", context_settings=frame.SETTINGS)
-@click.argument("template", type=Choice(tuple(NEXT)))
+@click.argument("template", type=Choice(tuple(NEXT)), metavar="TEMPLATE")
 @click.argument("directory", type=click.Path(path_type=Path))
 def init(template: str, directory: Path) -> int:
     """Write a project to DIRECTORY: regression, text, image or torch.

@@ -33,7 +33,7 @@ class JobCommandGroup(frame.CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        words = ["job", *args] if args and args[0].isdecimal() else args
+        words = ["job", *args] if args and args[0][:1].isdecimal() else args
         return super().resolve_command(ctx, words)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

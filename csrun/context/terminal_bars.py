@@ -2,6 +2,7 @@
 
 import sys
 
+from rich import get_console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -12,15 +13,21 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 from rich.text import Text
 
 from csrun.context.launcher_link import Progress
 
-BAR_WIDTH = 20  # narrower than rich's default: a loss and a wait time fit next to it in 100 columns
+# narrower than rich's default: a loss and a wait fit next to it in 100 columns, and almost in 80
+BAR_WIDTH, LEAST_BAR_WIDTH = 20, 4
+OTHER_COLUMNS = 88
 
 
 class RateColumn(ProgressColumn):
     """Column with units per second, for operations that name their unit."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
         unit, speed = task.fields["unit"], task.finished_speed or task.speed
@@ -29,18 +36,26 @@ class RateColumn(ProgressColumn):
         return Text(f"{speed:,.0f} {unit}/s" if speed >= 100 else f"{speed:.3g} {unit}/s")
 
 
+class DetailColumn(ProgressColumn):
+    """Column with a task's text, the only one that is shortened on a narrow terminal."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["text"], no_wrap=True, overflow="ellipsis")
+
+
 class ProgressBars:
     """Progress bars, one for each unfinished operation; printed lines stay above them."""
 
     def __init__(self) -> None:
+        bar_width = min(BAR_WIDTH, max(LEAST_BAR_WIDTH, get_console().width - OTHER_COLUMNS))
         self._progress = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(BAR_WIDTH),
-            MofNCompleteColumn(),
+            BarColumn(bar_width, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             RateColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
+            DetailColumn(),
             TextColumn("ETA"),
-            TimeRemainingColumn(compact=True),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             transient=True,
             redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         )

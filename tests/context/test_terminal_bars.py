@@ -4,6 +4,7 @@ import os
 import re
 import sys
 
+import pytest
 from support.terminals import terminal
 
 SHOW = """
@@ -35,7 +36,7 @@ from csrun.context import Progress
 from csrun.context.terminal_bars import ProgressBars
 bars = ProgressBars()
 for step in range(0, 400, 100):
-    text = "loss 0.41, waiting: input 12%"
+    text = "loss 4.1919e-05, waiting: first group 18%"
     bars.update(Progress("training", step, 1000, text, "steps"))
     bars.write(f"line {step}\\n")
     time.sleep(0.3)
@@ -44,12 +45,21 @@ print("closed")
 """
 
 
-def test_a_training_shows_its_step_rate_loss_wait_and_time_left_in_100_columns() -> None:
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+@pytest.mark.parametrize(
+    ("columns", "detail"),
+    [
+        (100, "loss 4.1919e-05, waiting: first group 18% ETA"),
+        (80, r"loss 4.1919e-05, waiting: f.*… ETA"),
+    ],
+)
+def test_a_training_shows_its_step_rate_loss_wait_and_time_left_in_a_line(
+    columns: int, detail: str
+) -> None:
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     with terminal(sys.executable, "-c", STATUS, environment=environment) as tty:
         tty.wait_for("closed")
         assert tty.exit_code() == 0
     plain = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", tty.shown).decode()
     status = [line for line in re.split(r"[\r\n]+", plain) if "300/1000" in line][-1]
-    assert re.search(r"\d steps/s +loss 0.41, waiting: input 12% ETA 00:0\d", status), status
-    assert len(status.rstrip()) <= 100
+    assert re.search(rf"\d steps/s +{detail} 00:0\d", status), status
+    assert len(status.rstrip()) <= columns
