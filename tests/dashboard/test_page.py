@@ -217,6 +217,16 @@ def test_values_are_those_of_the_files_live_and_exported(
         wait_for(browser, "#table tbody tr td a").click()
         check_values(browser, trained_run)
         check_replay(browser, trained_run)
+    show(browser, page, 400, "light")
+    wait_for(browser, "#table tbody tr td a").click()
+    wait_for(browser, "#files p")
+    assert width_beyond(browser) <= 0  # also with the report's path
+
+
+def width_beyond(driver: Any) -> int:
+    """Pixels by which the page is wider than its window."""
+    root = "document.documentElement"
+    return int(driver.execute_script(f"return {root}.scrollWidth - {root}.clientWidth"))
 
 
 def test_runs_are_sorted_filtered_and_compared(browser: Any, tmp_path: Path, state: str) -> None:
@@ -285,10 +295,7 @@ def test_hostile_names_are_texts(browser: Any, tmp_path: Path, state: str) -> No
             assert texts(browser, "#run h2") == [shown_name]
             (shown,) = [row for row in texts(browser, "#newest td") if row.startswith("<script>")]
             assert shown == tag.replace("\x1b", "\\x1b")
-            width = browser.execute_script(
-                "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
-            assert width <= 0
+            assert width_beyond(browser) <= 0
             open_page(browser, f"{url}#compare/{run},{run}")
             wait_for(browser, "#everything").click()
             cells = texts(browser, "#settings td.value")

@@ -16,7 +16,7 @@ function ticks(low, high, wanted) {
 
 function tickText(value) {
   const size = Math.abs(value);
-  if (size >= 1e6 || (size && size < 1e-3)) return value.toExponential(1).replace("e+", "e");
+  if (size >= 1e6 || (size && size < 1e-3)) return value.toExponential(1).replace("e+", "e").replace(".0e", "e");
   return value.toLocaleString("en", { maximumSignificantDigits: 4 });
 }
 

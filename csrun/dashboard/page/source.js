@@ -45,13 +45,16 @@ const source = SAVED ? {
   file: (id, name) => address("file", { run: id, name }).href,
   watch(run, listener) {
     const events = new EventSource(address("events", run ? { run } : {}));
-    events.addEventListener("table", (event) => listener.table(JSON.parse(event.data)));
+    events.addEventListener("table", (event) => {
+      listener.status("live");
+      listener.table(JSON.parse(event.data));
+    });
     events.addEventListener("run", (event) => {
       listener.status("live");
       listener.run(JSON.parse(event.data));
     });
     events.addEventListener("problem", (event) => listener.status(JSON.parse(event.data), true));
-    events.addEventListener("open", () => listener.status("live"));
+    events.addEventListener("open", () => listener.status("loading"));
     events.addEventListener("error", () => listener.status("connection to csrun dashboard lost", true));
     return () => events.close();
   },
