@@ -4,6 +4,7 @@ import difflib
 import os
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 from csrun.base.errors import UsageError
@@ -95,6 +96,11 @@ def _why_not(program: str) -> str:
 
 
 def _meant(program: str) -> str:
-    """Return the interpreter or command of csrun with a similar name."""
+    """Return the interpreter or command of csrun with a similar name, or why its own is missing."""
+    if program in (*INTERPRETERS, *OWN_COMMANDS):
+        own = Path(sys.executable).with_name(program)
+        if own.exists():
+            return f": add {own.parent} to PATH"
+        return f" in {own.parent}: csrun's installation is incomplete: install it again"
     close = difflib.get_close_matches(program, (*INTERPRETERS, *OWN_COMMANDS), n=1)
     return f"; did you mean {close[0]}?" if close else ""
