@@ -34,6 +34,8 @@ class TracedModel:
 
     losses: terms of an evaluation's loss that are means over different labels.
     first_values: initial values of weights, if a training does not use those of their initializers.
+    changed_values: values that replace those of the checkpoint that a training continues.
+    identity: further entries of its checkpoints' identity.
     of_updates: numbers of the updates that a training writes to its events.
     optimizer_folders: name prefixes of states that belong to an optimizer.
     update: separate program that ends each step.
@@ -44,6 +46,8 @@ class TracedModel:
     summaries: tuple[Summary, ...] = ()
     losses: HostCall | None = None
     first_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    changed_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    identity: Mapping[str, str] = field(default_factory=dict)
     of_updates: UpdateSummaries = NO_SUMMARIES
     optimizer_folders: tuple[str, ...] = ()
     update: ModuleOp | None = None

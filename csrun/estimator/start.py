@@ -38,11 +38,12 @@ def load_weights(
     found: Checkpoint | None,
     warm: "WarmTensors | None",
     first: Mapping[str, Any],
+    changed: Mapping[str, Any] | None = None,
 ) -> ScaleState | None:
     """Load a machine's state from the checkpoint, or initialize it and apply the warm start.
 
     Returns the loss scale, if the checkpoint has it. first: initial values of tensors that are not
-    drawn.
+    drawn. changed: values that replace those of the checkpoint.
     """
     started = perf_counter()
     if found is not None:
@@ -52,6 +53,7 @@ def load_weights(
             return None
         _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
+        _assign(machine, changed or {})
         log.info(log_lines.weights_loaded(perf_counter() - started))
         return scale_in(found, machine.plan)
     _initialize(machine, first)
@@ -72,7 +74,11 @@ def scale_in(found: Checkpoint, plan: Plan) -> ScaleState | None:
 def _initialize(machine: Machine, first: Mapping[str, Any]) -> None:
     """Draw initial values, and set the given ones."""
     machine.initialize()
-    for name, value in first.items():
+    _assign(machine, first)
+
+
+def _assign(machine: Machine, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         machine.state[name][...] = value
 
 

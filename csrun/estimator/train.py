@@ -68,6 +68,13 @@ class TrainingLoop:
         """Return the host call of the log lines."""
         return traced.host
 
+    def has_work_after(self, found: checkpoints.Checkpoint) -> bool:
+        """Return whether something is left to do after the last step, which a checkpoint is of."""
+        return False
+
+    def taken(self, first: int, count: int) -> None:
+        """Take these steps, before anything is written about them."""
+
     def extra_tensors(self, step: int) -> Mapping[str, Array]:
         """Tensors of a checkpoint after a step that the store does not have."""
         return {}
@@ -114,7 +121,8 @@ def _train(
     limits = (first + steps if steps is not None else None, max_steps)
     last = min((limit for limit in limits if limit is not None), default=None)
     target = target_of(run)
-    if found is not None and last is not None and first >= last:
+    is_complete = last is not None and first >= last
+    if found is not None and is_complete and not loop.has_work_after(found):
         # traced even so: a checkpoint of another model is an error, not a finished training
         check_batch_bytes(run.dataset)
         traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
@@ -132,7 +140,8 @@ def _train(
     folders = compiled.traced.optimizer_folders
     executable = _with_room(compiled, target)
     with machine_for(run, executable, target, first, last) as (machine, show):
-        scale = load_weights(run, machine, found, warm, compiled.traced.first_values)
+        values = compiled.traced.first_values, compiled.traced.changed_values
+        scale = load_weights(run, machine, found, warm, *values)
         options = LoopOptions(
             run.model_dir,
             first,
@@ -140,7 +149,11 @@ def _train(
             run.config.log_steps,
             run.config.save_checkpoints_steps,
             run.config.keep_checkpoint_max,
-            {**run.identity(machine.plan, folders), **split.identity()},
+            {
+                **run.identity(machine.plan, folders),
+                **split.identity(),
+                **compiled.traced.identity,
+            },
             compiled.seconds,
             run.settings,
             compiled.traced.summaries,
@@ -157,7 +170,7 @@ def _train(
         run.write_run_command()
         end = _loaded_update(machine, compiled.update, run)
         host = loop.host_call(compiled.traced)
-        training = Training(machine, options, host, show, step_end=end)
+        training = Training(machine, options, host, show, loop.taken, end)
         results = loop.run(LoadedTraining(training, machine, compiled.traced, found, show))
         machine.close(results)
     return results

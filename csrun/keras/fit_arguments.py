@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ SLOW_SHARE = 0.25  # of batch_size, below which an evaluation is much slower
 
 #: What there is in the place of an argument.
 _INSTEAD_OF_ARGUMENT = {
-    "validation_split": "give validation_data",
     "steps_per_epoch": "call train(input_fn, steps=...)",
     "initial_epoch": "leave it out: a training resumes from its newest checkpoint",
 }
@@ -65,6 +65,32 @@ def _classes(y: Any) -> Array:
             "sample_weight"
         )
     return labels.reshape(-1)
+
+
+def split_off(share: float, arrays: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return features, labels and weights of the training, and those of a `validation_split`.
+
+    Source: keras.Model.fit: the last samples, before they are shuffled
+
+    Raises: UsageError for a share that leaves no samples for one of the two
+    """
+    given = tuple(map(_nested, arrays))
+    samples = _length(given[1])
+    at = floor(samples * (1.0 - share))
+    if not 0 < at < samples:
+        raise UsageError(
+            f"fit: validation_split must leave samples on both sides, got {share} of {samples} "
+            "samples: use a share between 0 and 1"
+        )
+    return _rows(given, slice(at)), _rows(given, slice(at, None))
+
+
+def _rows(arrays: Any, rows: slice) -> Any:
+    if isinstance(arrays, Mapping):
+        return {key: _rows(value, rows) for key, value in arrays.items()}
+    return (
+        tuple(_rows(each, rows) for each in arrays) if isinstance(arrays, tuple) else arrays[rows]
+    )
 
 
 def validation_of(

@@ -21,13 +21,13 @@ from csrun.executable import MOST_STEPS, RunMode
 from csrun.executable.arrays import Array
 from csrun.keras.fit_callbacks import called, ends_on_nan, log_not_called, needs_batches
 from csrun.keras.fit_history import results_of
+from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.chief.machine import Feed, Program
 from csrun.runtime.chief.step_orders import NotFiniteLossError, evaluate
-from csrun.runtime.step.results import Mean
 from csrun.runtime.wire.messages import Results
 
 if TYPE_CHECKING:
-    from csrun.keras.host_metrics import KerasMetrics
+    from csrun.keras.host_metrics import FitMetrics
     from csrun.keras.variables_module import KerasModel
 
 log = logging.getLogger("csrun")
@@ -83,13 +83,25 @@ class FitLoop(TrainingLoop):
     def host_call(self, traced: TracedModel) -> None:
         """None: the loop takes the metrics of every step itself."""
 
-    def extra_tensors(self, step: int) -> Mapping[str, Array]:
-        """The learning rate and the compiled one, if it is a number of each step."""
-        from csrun.keras.optimizer_rules import RATE_TENSOR
+    @property
+    def has_set_model(self) -> bool:
+        """Return whether the fit has run, and the model has the values that callbacks saw last."""
+        return self._fit is not None and self.is_watched
 
-        if (fit := self._fit) is None or not fit.has_numbers:
-            return {}
-        return {RATE_TENSOR: np.array([fit.rate, fit.first_rate]).view(np.int64)}
+    def has_work_after(self, found: Checkpoint) -> bool:
+        """Return whether the run ended between the last step and the end of its epoch."""
+        from csrun.keras.epoch_values import is_open_in
+
+        return is_open_in(found)
+
+    def taken(self, first: int, count: int) -> None:
+        """Add the steps to the values of their epoch."""
+        assert self._fit is not None, "it runs"
+        self._fit.take(first, count)
+
+    def extra_tensors(self, step: int) -> Mapping[str, Array]:
+        """Tensors of the open epoch, and of the learning rate if it is a number of each step."""
+        return {} if self._fit is None else self._fit.tensors()
 
     def run(self, loaded: LoadedTraining) -> Results:
         """Train and evaluate epoch by epoch; the results have the values of each."""
@@ -121,8 +133,9 @@ class _RunningFit:
         program: Program | None,
         evaluation: TracedModel | None,
     ) -> None:
+        from csrun.keras.epoch_values import EpochValues, is_open_in
         from csrun.keras.model_precision import unscaled
-        from csrun.keras.optimizer_rules import RATE_TENSOR
+        from csrun.keras.optimizer_rules import rates_of
         from csrun.keras.torch_backend import keras
 
         self._loop, self._loaded, self._training = loop, loaded, loaded.training
@@ -146,19 +159,16 @@ class _RunningFit:
             steps=loop.steps,
             verbose=0,
         )
-        self._metrics: KerasMetrics | None = loaded.traced.host  # type: ignore[assignment]
         self._passes = 0
         self._values = Results()  # of all epochs
-        self._loss = Mean()  # of the epoch so far
-        self.has_numbers = loaded.machine.plan.store.numbers > 0
+        self._epoch = EpochValues(loaded.traced.host)  # type: ignore[arg-type]
         found = loaded.found
-        if not self.has_numbers:
-            return
-        self.first_rate = self.rate
-        if found is not None and RATE_TENSOR in found.manifest.tensors:
-            rate, first = map(float, found.tensor(RATE_TENSOR).view(np.float64))
-            if self.first_rate == first:  # else the user has changed it
-                self._optimizer.learning_rate = rate
+        self._resumes_epoch = found is not None and is_open_in(found)
+        if found is not None and self._resumes_epoch:
+            self._epoch.restore(found)
+        self.has_numbers = loaded.machine.plan.store.numbers > 0
+        if self.has_numbers:
+            self._optimizer.learning_rate, self.first_rate = rates_of(self.rate, found)
 
     @property
     def rate(self) -> float:
@@ -174,6 +184,15 @@ class _RunningFit:
             )
         return float(found)
 
+    def tensors(self) -> Mapping[str, Array]:
+        """Tensors of a checkpoint: of the open epoch, and of the rate if it is passed."""
+        from csrun.keras.optimizer_rules import RATE_TENSOR
+
+        found = dict(self._epoch.tensors())
+        if self.has_numbers:
+            found[RATE_TENSOR] = np.array([self.rate, self.first_rate]).view(np.int64)
+        return found
+
     def run(self) -> Results:
         """Train epoch by epoch; return the results of the run, with the values of each epoch."""
         model, training, steps = self._model.keras, self._training, self._loop.steps
@@ -181,37 +200,58 @@ class _RunningFit:
         self._give_weights()
         with self._watched():
             self._callbacks.on_train_begin()
-        for epoch in range(training.step // steps, self._loop.epochs):
-            with self._watched():
-                self._callbacks.on_epoch_begin(epoch)
-            logs = self._epoch()
-            if training.step < (epoch + 1) * steps and not model.stop_training:
-                break  # the data have ended
+        first = (training.step - self._resumes_epoch) // steps
+        for epoch in range(first, self._loop.epochs):
+            end = (epoch + 1) * steps
+            self._begin(epoch, is_resumed=self._resumes_epoch and epoch == first)
+            has_begun_at = training.step
+            logs = self._trained(end)
             self._give_weights()
-            validation = self._loop.validation
-            if validation is not None and validation.is_due(epoch) and np.isfinite(logs["loss"]):
-                logs |= self._validated(validation)
-            with self._watched():
-                self._callbacks.on_epoch_end(epoch, logs)
+            if training.step < end and not model.stop_training:
+                break  # the data have ended
+            self._end(epoch, logs)
+            if has_begun_at == end:
+                training.forget_checkpoint()  # which was written before the epoch's end
             training.save_due()
             if model.stop_training:
                 break
+        if self._is_watched:  # as in Keras, before callbacks restore the best weights
+            model.optimizer.finalize_variable_values(self._model.trained)
         with self._watched():
             self._callbacks.on_train_end(logs)
         return {**training.finish(), **self._values}
+
+    def _begin(self, epoch: int, is_resumed: bool) -> None:
+        """Begin an epoch; a resumed one has what callbacks have changed at its first beginning."""
+        if not is_resumed:
+            self._epoch.begin()
+            with self._watched():
+                self._callbacks.on_epoch_begin(epoch)
+            return
+        rate = self._optimizer._learning_rate
+        number = None if callable(rate) else float(rate)
+        self._callbacks.on_epoch_begin(epoch)
+        self._give_weights()
+        if number is not None:
+            self._optimizer.learning_rate = number
+
+    def _end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """End an epoch with its evaluation and callbacks, which get its `logs`."""
+        validation = self._loop.validation
+        if validation is not None and validation.is_due(epoch) and np.isfinite(logs["loss"]):
+            logs |= self._validated(validation)
+        with self._watched():
+            self._callbacks.on_epoch_end(epoch, logs)
+        self._epoch.is_open = False
 
     def _keep_logs(self, epoch: int, logs: Mapping[str, Any]) -> None:
         self._values |= results_of(epoch, logs)
 
     # Steps.
 
-    def _epoch(self) -> dict[str, Any]:
-        """Compute the steps of an epoch; return its loss and metrics."""
+    def _trained(self, end: int) -> dict[str, Any]:
+        """Compute the steps of an epoch before step `end`; return its loss and metrics."""
         training, steps = self._training, self._loop.steps
-        self._loss = Mean()
-        if self._metrics is not None:
-            self._metrics.reset()
-        end = training.step - training.step % steps + steps
         while training.step < end and not training.is_over:
             number = training.step % steps
             if self._by_batch:
@@ -224,7 +264,7 @@ class _RunningFit:
                 break
             if training.step < end:
                 training.save_due()
-        logs = self._logs()
+        logs = self._epoch.logs()
         for name, value in logs.items():
             if name != "loss" and isinstance(value, float):
                 training.record.summarize(name, value, training.step)
@@ -233,36 +273,30 @@ class _RunningFit:
     def _end_batch(self, number: int) -> None:
         self._give_weights()
         with self._watched():
-            self._callbacks.on_train_batch_end(number, self._logs())
+            self._callbacks.on_train_batch_end(number, self._epoch.logs())
 
     def _order(self, count: int) -> float | None:
         """Compute up to `count` steps; return a loss that is not finite, if a callback wants it.
 
         Raises: NotFiniteLossError, unless a callback wants it
         """
-        training, machine, first = self._training, self._loaded.machine, self._training.step
-        numbers = [[self.rate] if self.has_numbers else []] * count
-        bad = None
+        training, numbers = self._training, [[self.rate] if self.has_numbers else []] * count
         try:
-            training.finish_order(training.order(numbers, keeps_all=self._metrics is not None))
+            training.finish_order(training.order(numbers, keeps_all=self._epoch.takes_results))
         except NotFiniteLossError as error:
             if not self._ends_on_nan:
                 raise
-            bad = error.loss
-        done = training.step - first
-        for loss in machine.losses(done):
-            self._loss += Mean(loss, 1)
-        if self._metrics is not None:
-            for slot in range(done):
-                self._metrics.take(machine.result(slot, first + slot))
-        if bad is not None:
-            self._loss += Mean(bad, 1)
-        return bad
+            self._epoch.add_loss(error.loss)
+            return error.loss
+        return None
 
-    def _logs(self) -> dict[str, Any]:
-        """Return loss and metrics of the epoch so far."""
-        metrics = {} if self._metrics is None else self._metrics.logs()
-        return {"loss": self._loss.value, **metrics}
+    def take(self, first: int, count: int) -> None:
+        """Add steps to the values of the epoch."""
+        machine = self._loaded.machine
+        for slot, loss in enumerate(machine.losses(count)):
+            self._epoch.add_loss(loss)
+            if self._epoch.takes_results:
+                self._epoch.take(machine.result(slot, first + slot))
 
     # Evaluations.
 
@@ -277,9 +311,7 @@ class _RunningFit:
         with self._watched():
             self._callbacks.on_test_begin()
         self._training.require_replaced()
-        host: KerasMetrics | None = traced.host  # type: ignore[assignment]
-        if host is not None:
-            host.takes_arrays = True
+        host: FitMetrics | None = traced.host  # type: ignore[assignment]
         show, losses = self._loaded.show, traced.losses
         try:
             results = evaluate(program, step, validation.batches, host, show, losses)

@@ -1,12 +1,17 @@
 """Metrics of a Keras model's `compile()`, computed on the host from an evaluation's outputs."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
+import numpy as np
+import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from csrun.base.errors import UsageError
+from csrun.executable.arrays import Array
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel
 from csrun.pytorch.lower.to_cirh import output_name
@@ -20,36 +25,36 @@ LOSS = "loss"  # which the run has itself
 
 @dataclass
 class KerasMetrics(HostCall):
-    """Metrics over the steps so far.
+    """Metrics over the steps so far; each is one number.
 
-    outputs: names of labels, sample weights and predictions.
-    takes_arrays: metrics of several numbers, too, which are in `latest` only.
-    latest: all metrics of the evaluation that has ended last.
+    outputs: names of labels, sample weights and predictions. zeros: make a value of each.
     """
 
     model: Any = None
     spec: TreeSpec | None = None
+    zeros: tuple[Callable[[], Any], ...] = ()
     taken: int = field(default=0)
-    takes_arrays: bool = field(default=False)
-    latest: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: KerasModel, labels: tuple[Any, ...], outputs: Any) -> Self:
         """Return the metrics of a model with these traced labels and outputs."""
         leaves, spec = tree_flatten((labels, outputs))
         names = tuple(output_name(leaf.value) for leaf in leaves)
-        return cls(dict, names, model=model.keras, spec=spec)
+        zeros = tuple(partial(torch.zeros, leaf.shape, dtype=leaf.dtype) for leaf in leaves)
+        return cls(dict, names, model=model.keras, spec=spec, zeros=zeros)
 
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
         if not has_metrics(self.model):
             return
-        assert self.spec is not None, "given with the model"
         if not self.taken:
             for metric in _metrics_of(self.model):
                 metric.reset_state()
         self.taken += 1
-        arrays = [keras.ops.convert_to_tensor(result.outputs[name]) for name in self.outputs]
+        self._update([keras.ops.convert_to_tensor(result.outputs[name]) for name in self.outputs])
+
+    def _update(self, arrays: list[Any]) -> None:
+        assert self.spec is not None, "given with the model"
         (y, *weights), predictions = tree_unflatten(arrays, self.spec)
         if (compiled := self.model._compile_metrics) is not None:
             compiled.update_state(y, predictions, *weights)
@@ -57,14 +62,12 @@ class KerasMetrics(HostCall):
             self.model._compile_loss(y, predictions, *weights)  # which updates its metrics
 
     def values(self) -> Results:
-        """Return the metrics of one number by name, and reset.
+        """Return the metrics by name, and reset.
 
-        Raises: UsageError for a metric of several numbers, unless these are taken
+        Raises: UsageError for a metric of several numbers
         """
-        found = self.latest = self.logs()
+        found = self.logs()
         self.reset()
-        if self.takes_arrays:
-            found = {name: value for name, value in found.items() if isinstance(value, float)}
         return {name: _number(name, value) for name, value in found.items()}
 
     def reset(self) -> None:
@@ -80,6 +83,48 @@ class KerasMetrics(HostCall):
             value = metric.result()
             found |= value if isinstance(value, dict) else {metric.name: value}
         return {name: _logged(value) for name, value in found.items() if name != LOSS}
+
+
+@dataclass
+class FitMetrics(KerasMetrics):
+    """Metrics of a fit, whose callbacks also get those of several numbers.
+
+    latest: all metrics of the evaluation that has ended last.
+    """
+
+    latest: dict[str, Any] = field(default_factory=dict)
+
+    def values(self) -> Results:
+        """Return the metrics of one number by name, and reset."""
+        self.latest = self.logs()
+        self.reset()
+        return {name: value for name, value in self.latest.items() if isinstance(value, float)}
+
+    def state(self) -> Array:
+        """Return the values of the metrics' variables; none before a step. Shapes: [numbers]"""
+        used = self._variables if self.taken else ()
+        return np.concatenate([np.empty(0), *map(_numbers, used)])
+
+    def restore(self, state: Array) -> None:
+        """Continue from a `state`, unless it is that of other metrics."""
+        if not len(state):
+            return
+        self._update([make() for make in self.zeros])  # which makes variables
+        sizes = [len(_numbers(variable)) for variable in self._variables]
+        if len(state) != sum(sizes):
+            return
+        self.taken += 1
+        parts = np.split(state, np.cumsum(sizes)[:-1])
+        for variable, part in zip(self._variables, parts, strict=True):
+            variable.assign(part.reshape(variable.shape).astype(variable.dtype))
+
+    @property
+    def _variables(self) -> list[Any]:
+        return [each for metric in _metrics_of(self.model) for each in metric.variables]
+
+
+def _numbers(variable: Any) -> Array:
+    return np.ravel(keras.ops.convert_to_numpy(variable)).astype(np.float64)
 
 
 def has_metrics(model: Any) -> bool:

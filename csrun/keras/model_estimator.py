@@ -18,7 +18,13 @@ from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
-from csrun.keras.fit_arguments import arrays_of, require_supported, steps_of, validation_of
+from csrun.keras.fit_arguments import (
+    arrays_of,
+    require_supported,
+    split_off,
+    steps_of,
+    validation_of,
+)
 from csrun.keras.fit_callbacks import callbacks_of
 from csrun.keras.fit_history import History
 from csrun.keras.fit_loop import FitLoop
@@ -107,7 +113,9 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         *,
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | None = None,
+        validation_split: float = 0.0,
         validation_data: Any = None,
+        validation_batch_size: int | None = None,
         validation_freq: int | Sequence[int] = 1,
         callbacks: Any = None,
         **others: Any,
@@ -115,7 +123,8 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         """Train on arrays for this many epochs, without the samples of an incomplete last batch.
 
         validation_data: evaluated after each epoch, or those of validation_freq; the values have
-            the prefix `val_`.
+            the prefix `val_`. Without them the last samples are, if validation_split is their
+            share.
         callbacks: one or several of Keras's, which the chief calls.
         others: further arguments of Keras, which are refused by name
 
@@ -123,6 +132,11 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         """
         require_supported(others)
         given = callbacks_of(callbacks)
+        if validation_split and validation_data is None:
+            trained, validation_data = split_off(
+                validation_split, (x, y) if sample_weight is None else (x, y, sample_weight)
+            )
+            x, y, sample_weight = (*trained, None)[:3]
         arrays, seed = arrays_of(x, y, sample_weight, class_weight), self._config.seed
         steps, validation = steps_of(arrays, batch_size), None
         evaluated: list[InputFunction] = []
@@ -130,7 +144,8 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
             config = self._config
             micro_batch = 1 if config.micro_batch_size == AUTO else config.micro_batch_size
             multiple = config.num_csx * micro_batch
-            validation = validation_of(validation_data, batch_size, validation_freq, multiple)
+            most = validation_batch_size or batch_size
+            validation = validation_of(validation_data, most, validation_freq, multiple)
             dataset = validation.dataset
             evaluated = [lambda params: dataset]
 
@@ -158,7 +173,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         others: Sequence[InputFunction] = (),
     ) -> Results:
         results = super()._run(input_fn, mode, lead, others)
-        if mode is RunMode.TRAIN:
+        if mode is RunMode.TRAIN and not (self._loop is not None and self._loop.has_set_model):
             self._give_back()
         return results
 

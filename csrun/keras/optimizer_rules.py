@@ -1,8 +1,10 @@
 """Conversion of a Keras optimizer to csrun's learning algorithm."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import (
@@ -17,6 +19,7 @@ from csrun.cirh.algorithms import (
     StepNumberAttr,
 )
 from csrun.cirh.ops.learning import UNLIMITED, Clipping
+from csrun.executable.arrays import Array
 from csrun.executable.learning_rate import (
     Constant,
     Cosine,
@@ -28,7 +31,7 @@ from csrun.executable.learning_rate import (
 )
 from csrun.executable.loss_scale import LossScaling
 from csrun.keras.model_precision import unscaled
-from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
+from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, RATE_NAME, OptimizerStep
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name
 from csrun.nn.optimizer import schedule_attribute
@@ -39,17 +42,24 @@ from csrun.records.checkpoints import Checkpoint
 RATE_TENSOR = "fit/learning_rate"
 
 
+#: Entry of a checkpoint's identity: the rate that a recorded optimizer had when it began.
+RATE_ENTRY = "learning_rate"
+
+
 @dataclass(frozen=True)
 class KerasLearning:
     """Algorithms by the torch names of parameters, limits of gradients, and the loss scale.
 
     step: the optimizer's own update, which is recorded if there is no rule for it.
+    changed_values, identity: as in `TracedModel`, of a recorded learning rate.
     """
 
     algorithms: Mapping[str, Algorithm]
     clipping: Clipping = UNLIMITED
     scaling: LossScaling | None = None
     step: OptimizerStep | None = None
+    changed_values: Mapping[str, Array] = field(default_factory=dict)
+    identity: Mapping[str, str] = field(default_factory=dict)
 
 
 def learning_of(
@@ -70,7 +80,7 @@ def learning_of(
         rate = StepNumber(index=0)
     make, model.state = _rule_of(optimizer), {}
     if _is_recorded(optimizer, start) or _has_no_rule(model, optimizer):
-        return KerasLearning({}, step=OptimizerStep(model, optimizer, is_mixed))
+        return _recorded(OptimizerStep(model, optimizer, is_mixed), start)
     assert make is not None, "else it has no rule"
     assert rate is not None, "else it has no rule"
     if getattr(optimizer, "momentum", 0) and isinstance(rate, Constant | StepNumber):
@@ -85,6 +95,30 @@ def learning_of(
         if (number := getattr(optimizer, option))
     }
     return KerasLearning(algorithms, Clipping(**limits), scaling)
+
+
+def rates_of(own: float, start: Checkpoint | None) -> tuple[float, float]:
+    """Return the learning rate with which a fit goes on, and the first one of its training.
+
+    own: that of the optimizer. It counts if the user has changed it, else that of the checkpoint.
+    """
+    if start is None or RATE_TENSOR not in start.manifest.tensors:
+        return own, own
+    reached, first = map(float, start.tensor(RATE_TENSOR).view(np.float64))
+    return (reached, first) if own in (reached, first) else (own, own)
+
+
+def _recorded(step: OptimizerStep, start: Checkpoint | None) -> KerasLearning:
+    """Return a recorded update, whose learning rate is chosen as in `rates_of`."""
+    if (own := step.rate) is None:
+        return KerasLearning({}, step=step)
+    changed, first = {}, own
+    if start is not None and (entry := start.manifest.identity.get(RATE_ENTRY)) is not None:
+        if own in (float(entry), float(start.tensor(RATE_NAME))):
+            first = float(entry)
+        else:
+            changed = {RATE_NAME: np.float32(own)}
+    return KerasLearning({}, step=step, changed_values=changed, identity={RATE_ENTRY: str(first)})
 
 
 def _is_recorded(optimizer: Any, start: Checkpoint | None) -> bool:

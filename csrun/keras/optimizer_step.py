@@ -19,6 +19,7 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 
 OPTIMIZER_FOLDER = "optimizer/"  # prefix of the names of its variables in a checkpoint
+RATE_NAME = f"{OPTIMIZER_FOLDER}learning_rate"  # of a learning rate that is a variable
 MOST_STEPS = 2**24  # limit up to which float32 counts exactly
 #: Methods that the PyTorch backend implements for all variables at once, by operators on lists.
 _FOREACH_METHODS = (
@@ -57,6 +58,12 @@ class OptimizerStep:
         for name, variable in model.state.items():
             parent, last = place_of(self.module, name)
             parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
+
+    @property
+    def rate(self) -> float | None:
+        """Learning rate of the Keras optimizer; None if it is a schedule."""
+        found = self._model.state.get(RATE_NAME)
+        return float(found) if found is self._optimizer._learning_rate is not None else None
 
     def assigns(self, name: str) -> bool:
         """True for the name of a variable that the update assigns, instead of the model's forward

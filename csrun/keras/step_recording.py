@@ -22,7 +22,7 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
-from csrun.keras.host_metrics import KerasMetrics, has_metrics, warn_of_layer_metrics
+from csrun.keras.host_metrics import FitMetrics, KerasMetrics, has_metrics, warn_of_layer_metrics
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
@@ -95,8 +95,13 @@ def trace_keras(
     update = None
     if learning.step is not None and options.parts > 1:
         update = separate_update(module, options, learning.step.assigns)
-    traced = replace(step.traced(module, wanted, is_measured), update=update)
-    with _advice_on_statistics(model.keras):
+    traced = replace(
+        step.traced(module, wanted, is_measured, fit),
+        update=update,
+        changed_values=learning.changed_values,
+        identity=learning.identity,
+    )
+    with _advice_on_statistics(model.keras, options, specs[0].shape[0]):
         rebatch(module, options, specs[0].shape[0])
     return traced
 
@@ -145,8 +150,10 @@ def _named_layer() -> Iterator[None]:
 
 
 @contextmanager
-def _advice_on_statistics(model: Any) -> Iterator[None]:
-    """Name layers that do without the statistics of a whole batch, where one with them is refused.
+def _advice_on_statistics(model: Any, options: CompileOptions, samples: int) -> Iterator[None]:
+    """Name what does without the statistics of a whole batch, where a layer with them is refused.
+
+    samples: batch size
 
     Raises: UsageError
     """
@@ -155,10 +162,13 @@ def _advice_on_statistics(model: Any) -> Iterator[None]:
     except CompileError as error:
         layers = {layer.path: layer for layer in model._flatten_layers(include_self=False)}
         if isinstance(layers.get(error.layer), keras.layers.BatchNormalization):
-            raise UsageError(
-                f"{error}; keras.layers.GroupNormalization and LayerNormalization need no other "
-                "samples"
-            ) from error
+            advice = "keras.layers.GroupNormalization and LayerNormalization need no other samples"
+            if (parts := options.parts) == options.micro_batches:
+                advice += (
+                    f"; batch_size {samples // parts} with gradient_accumulation_steps={parts} in "
+                    "the optimizer has statistics of each batch, as in Keras"
+                )
+            raise UsageError(f"{error}; {advice}") from error
         raise
 
 
@@ -244,7 +254,9 @@ class _KerasStep:
                     before.copy_(new.detach())
         return loss
 
-    def traced(self, module: ModuleOp, wanted: Sequence[Ref], is_measured: bool) -> TracedModel:
+    def traced(
+        self, module: ModuleOp, wanted: Sequence[Ref], is_measured: bool, fit: FitTrace
+    ) -> TracedModel:
         """Return the traced model of the recorded step, with the `wanted` outputs; those of a
         prediction are named here.
         """
@@ -252,7 +264,8 @@ class _KerasStep:
         if is_measured or self._mode is RunMode.EVAL:
             warn_of_layer_metrics(self._model.keras)
         if is_measured:
-            metrics = KerasMetrics.of(self._model, self.batch[1:], self.outputs)
+            kind = FitMetrics if fit.takes_metrics else KerasMetrics
+            metrics = kind.of(self._model, self.batch[1:], self.outputs)
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
         folders = () if self._update is None else (OPTIMIZER_FOLDER,)

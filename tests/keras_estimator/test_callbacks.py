@@ -1,6 +1,8 @@
 """Callbacks of a fit beside those of Keras's own: values of epochs, learning rates and weights."""
 
 import csv
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -78,6 +80,10 @@ def adamax():
     return mlp(OPTIMIZERS.Adamax(0.05))
 
 
+def averaged():
+    return mlp(OPTIMIZERS.Adam(0.05, use_ema=True, ema_momentum=0.5))
+
+
 def halved(epoch, rate):
     return rate / 2
 
@@ -93,6 +99,7 @@ def stopping(**options):
 CASES = {
     "early stopping": (adam, lambda: stopping(monitor="val_accuracy"), {}),
     "scheduler": (mlp, lambda: [C.LearningRateScheduler(halved)], {}),
+    "averages": (averaged, lambda: [stopping(monitor="val_accuracy"), Seen()], {}),
     "recorded": (adamax, lambda: [C.LearningRateScheduler(halved), stopping()], {}),
     "in parts": (adamax, lambda: [C.LearningRateScheduler(halved)], {"micro_batch_size": 4}),
     "plateau": (adam, lambda: [C.ReduceLROnPlateau(patience=1, cooldown=1), Seen(), noting()], {}),
@@ -243,15 +250,82 @@ def test_a_metric_of_several_numbers_is_in_the_logs_of_callbacks(tmp_path):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
 
 
-def test_a_learning_rate_that_the_user_sets_between_two_fits_counts(tmp_path):
+class Interrupting(C.Callback):
+    """A signal that comes while a batch is computed."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self.left = batch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Send the signal to this process."""
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8], ids=["within", "end of an epoch", "end of all"])
+def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes(tmp_path, batch):
+    """Its values are those of all batches, and a callback's learning rate is not changed twice."""
+    given = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "validation_data": VALID}
+    make = lambda: [C.LearningRateScheduler(halved), Seen()]  # noqa: E731
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X, Y, **given, callbacks=[*make(), Interrupting(batch)])
+    assert checkpoints.latest(tmp_path).step == batch
+    resumed, own = KerasModelToCerebrasEstimator(mlp, tmp_path), make()
+    found = resumed.fit(X, Y, **given, callbacks=own)
+    model, callbacks = mlp(), make()
+    wanted = model.fit(X, Y, **given, callbacks=callbacks, verbose=0)
+    assert found.epoch == list(range((batch - 1) // 4, 2))
+    for key, values in wanted.history.items():
+        assert found.history[key] == pytest.approx(values[-len(found.epoch) :], rel=1e-5), key
+    for each, theirs in zip(resumed.keras_model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
+    (begin, *calls), wanted_calls = own[1].calls, callbacks[1].calls
+    assert begin[0] == wanted_calls[0][0]
+    assert [call[0] for call in calls] == [call[0] for call in wanted_calls[-len(calls) :]]
+    assert resumed.fit(X, Y, **given, callbacks=make()).epoch == []
+
+
+def test_averages_are_the_models_weights_at_the_end_of_a_fit_but_not_a_checkpoints(tmp_path):
+    given = {"batch_size": BATCH, "epochs": 2, "shuffle": False}
+    model, callbacks, own = averaged(), [Seen()], [Seen()]
+    model.fit(X, Y, **given, callbacks=callbacks, verbose=0)
+    estimator = KerasModelToCerebrasEstimator(averaged, tmp_path)
+    estimator.fit(X, Y, **given, callbacks=own)
+    assert_same_calls(own[0], callbacks[0])
+    for each, theirs in zip(estimator.keras_model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
+    stored = checkpoints.latest(tmp_path).tensor("sequential/dense/kernel")
+    assert np.abs(stored - model.get_weights()[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("build", [adam, adamax], ids=["by a rule", "recorded"])
+def test_a_learning_rate_that_the_user_sets_between_two_fits_counts(tmp_path, build):
     given = {"batch_size": BATCH, "shuffle": False, "callbacks": [noting()]}
-    model, ours = adam(), adam()
+    model, ours = build(), build()
     estimator = KerasModelToCerebrasEstimator(ours, tmp_path)
     for epochs, rate in ((1, 0.05), (2, 0.01)):
         model.optimizer.learning_rate = ours.optimizer.learning_rate = rate
         wanted = model.fit(X, Y, **given, initial_epoch=epochs - 1, epochs=epochs, verbose=0)
         found = estimator.fit(X, Y, **given, epochs=epochs)
         assert found.history["loss"] == pytest.approx(wanted.history["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("build", [adam, adamax], ids=["by a rule", "recorded"])
+def test_a_learning_rate_that_a_callback_has_reached_goes_on_in_other_processes(tmp_path, build):
+    """The first fits are of one process, whose model has the reached rate: it is no new one."""
+    given = {"batch_size": BATCH, "shuffle": False}
+    make = lambda: [C.LearningRateScheduler(halved)]  # noqa: E731
+    first = KerasModelToCerebrasEstimator(build, tmp_path)
+    for epochs, estimator in ((1, first), (2, first), (3, None)):
+        estimator = estimator or KerasModelToCerebrasEstimator(build, tmp_path)
+        found = estimator.fit(X, Y, **given, epochs=epochs, callbacks=make())
+    model = build()
+    wanted = model.fit(X, Y, **given, epochs=3, callbacks=make(), verbose=0)
+    assert found.history["learning_rate"] == pytest.approx(wanted.history["learning_rate"][2:])
+    assert found.history["loss"] == pytest.approx(wanted.history["loss"][2:], rel=1e-5)
 
 
 def test_a_callback_that_is_not_called_changes_nothing_of_the_training(tmp_path):

@@ -32,9 +32,10 @@ def assert_equal_weights(ours, wanted):
         {"sample_weight": WEIGHTS},
         {"class_weight": {0: 3.0, 1: 0.5, 2: 0.0}},
         {"validation_data": (X[ODD], Y[ODD])},
-        {"validation_data": (X[ODD], Y[ODD], WEIGHTS[ODD])},
+        {"validation_data": (X[ODD], Y[ODD], WEIGHTS[ODD]), "validation_batch_size": 7},
+        {"validation_split": 0.25, "sample_weight": WEIGHTS},
     ],
-    ids=["sample_weight", "class_weight", "validation", "weighted validation"],
+    ids=["sample_weight", "class_weight", "validation", "weighted validation", "split"],
 )
 def test_fit_takes_the_arguments_of_keras(tmp_path, given):
     model = mlp()
@@ -50,7 +51,7 @@ def test_fit_takes_the_arguments_of_keras(tmp_path, given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"validation_split": 0.1}, "^fit: validation_split is not supported: give validation"),
+        ({"validation_split": 1.0}, "^fit: validation_split must leave samples on both sides"),
         ({"steps_per_epoch": 2}, r"^fit: steps_per_epoch is not supported: call train\("),
         ({"batch_size": 65}, "^fit: batch_size 65 exceeds the 64 samples: lower it"),
         ({"class_weight": {}, "sample_weight": WEIGHTS}, "^fit: give one of sample_weight and"),

@@ -148,6 +148,21 @@ def test_a_run_resumes_between_batches_whose_gradients_are_accumulated(tmp_path)
     assert evaluated["loss"] == pytest.approx(own, rel=1e-5)
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.02], ids=["the same rate", "another rate"])
+def test_a_rate_of_the_script_counts_in_a_resumed_run_if_it_is_another_one(tmp_path, rate):
+    """That of the first run is the one that the optimizer has assigned since."""
+    sample = batches("mlp", 4)
+    trained(lambda: mlp(HalvingSgd(0.1, momentum=0.9)), sample[:2], tmp_path)
+    resumed = trained(lambda: mlp(HalvingSgd(rate, momentum=0.9)), sample, tmp_path)
+    model = mlp(HalvingSgd(0.1, momentum=0.9))
+    for step, (x, y) in enumerate(sample):
+        if step == 2 and rate != 0.1:
+            model.optimizer.learning_rate = rate
+        model.train_on_batch(x, y)
+    for found, own in zip(resumed.keras_model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(found, own, rtol=1e-5, atol=2e-6)
+
+
 def test_weights_with_a_constraint_keep_to_it(tmp_path):
     def build():
         seed(1)

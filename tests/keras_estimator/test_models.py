@@ -187,10 +187,30 @@ def test_statistics_of_a_batch_are_refused_in_micro_batches(tmp_path):
     estimator = KerasModelToCerebrasEstimator(batch_norm, tmp_path, CSRunConfig(micro_batch_size=4))
     refused = (
         r"layer sequential/batch_normalization: mul mixes .* in 4 micro-batches: remove micro_.*; "
-        "keras.layers.GroupNormalization and LayerNormalization need no other samples"
+        "keras.layers.GroupNormalization and LayerNormalization need no other samples; "
+        "batch_size 4 with gradient_accumulation_steps=4 in the optimizer has statistics of each"
     )
     with pytest.raises(UsageError, match=refused):
         estimator.train(input_fn(batches("batch norm", 1)))
+
+
+def test_statistics_are_those_of_each_batch_where_keras_accumulates_gradients(tmp_path):
+    def build():
+        model = batch_norm()
+        return compiled(model, keras.optimizers.SGD(0.05, gradient_accumulation_steps=4))
+
+    parts = [
+        (x[rows : rows + 4], y[rows : rows + 4])
+        for x, y in batches("batch norm", 2)
+        for rows in range(0, BATCH, 4)
+    ]
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
+    estimator.train(input_fn(parts))
+    model = build()
+    own_steps(model, parts)
+    found = weights_of(estimator.keras_model)
+    for (path, value), (_, wanted) in zip(found, weights_of(model), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=path)
 
 
 def flat(batch):

@@ -274,11 +274,15 @@ class Training:
 
         On a machine that accepts no writes a step must not follow.
         """
-        self._saving.invalidate()
+        self.forget_checkpoint()
         if self._machine.has_writable_state:
             self._put(values)
         else:
             self._replaced |= values
+
+    def forget_checkpoint(self) -> None:
+        """Write the next checkpoint also if there is one of the same step."""
+        self._saving.invalidate()
 
     def require_replaced(self) -> None:
         """Raises: UsageError if the machine could not take over weights that were replaced"""
