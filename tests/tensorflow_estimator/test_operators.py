@@ -64,6 +64,20 @@ def depthwise(x):
     return tf.nn.depthwise_conv2d(x, weight("kernel", [3, 3, CHANNELS, 2]), [1, 2, 2, 1], "SAME")
 
 
+def transposed(shape, strides, padding):
+    def apply(x):
+        kernel = weight("kernel", [3, 2, 6, CHANNELS])
+        return tf.nn.conv2d_transpose(x, kernel, [BATCH, *shape, 6], strides, padding)
+
+    return apply
+
+
+def layer_norm(x):
+    """Keras normalizes rows as the channels of one image."""
+    rows = tf.reshape(x * weight("scale", [CHANNELS]), [BATCH, SIDE, SIDE * CHANNELS])
+    return tf.keras.layers.LayerNormalization(name="norm")(rows)
+
+
 def self_product(x):
     rows = tf.reshape(x, [BATCH, SIDE * SIDE, CHANNELS])
     scaled = rows * weight("scale", [SIDE * SIDE, CHANNELS])
@@ -96,6 +110,9 @@ MODELS = {
     "conv_explicit": convolved([[0, 0], [1, 0], [2, 1], [0, 0]]),
     "conv_groups": convolved_by_numbers(2, strides=1),
     "depthwise": depthwise,
+    "conv_transposed": transposed((15, 15), 2, "VALID"),
+    "conv_transposed_same": transposed((13, 14), 2, "SAME"),
+    "layer_norm": layer_norm,
     "max_pool": pooled(tf.nn.max_pool2d, 2, 2, "VALID"),
     "max_pool_same": pooled(tf.nn.max_pool2d, 3, 2, "SAME"),
     "max_pool_uneven": pooled(tf.nn.max_pool2d, 2, 2, "SAME"),

@@ -143,7 +143,7 @@ class ConvolutionOp(ConvolvingOp):
 
 @irdl_op_definition
 class ConvolutionBackwardInputOp(ConvolvingOp):
-    """The gradient of the convolved images."""
+    """The gradient of the convolved images, which is also a transposed convolution of `grad`."""
 
     name = "cirh.convolution_backward_input"
     grad = operand_def(TensorType)
@@ -159,6 +159,19 @@ class ConvolutionBackwardInputOp(ConvolvingOp):
         x = tensor_type(ints(properties, "input_size"), dtype_of(grad))
         require_convolved(grad, x, shape_of(weight), properties)
         return x
+
+    def gradients(self, back: Backward) -> Gradients:
+        """Gradients of a transposed convolution, which this operator is."""
+        options, (grad, weight) = back.options(), back.operands
+        del options["input_size"]
+        found: list[SSAValue | None] = [None, None]
+        if back.wanted[0]:
+            found[0] = back.emit(ConvolutionOp, back.grad, weight, **options)
+        if back.wanted[1]:
+            size = shape_of(type_of(weight))
+            of_weight = ConvolutionBackwardWeightOp
+            found[1] = back.emit(of_weight, grad, back.grad, weight_size=size, **options)
+        return found
 
     def compute(self, grad: Any, weight: Any) -> Any:
         """Sum over the windows that contain each pixel."""

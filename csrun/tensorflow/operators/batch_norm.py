@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+
 from csrun import nn
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
+from csrun.cirh.ops.normalization import NativeLayerNormOp
 from csrun.nn import Tensor
 from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
@@ -17,6 +20,8 @@ def batch_norm(e: GraphEmission, op: Any, x: Value, *others: Value) -> tuple[Val
     Source: tf.raw_ops.FusedBatchNormV3
     """
     images = channels_first(e, op, x)
+    if op.get_attr("is_training") and e.tracer.dependence(images).axis == 1:
+        return _normalized_rows(e, op, images, others[:2])
     scale, offset, mean, variance = map(e.tensor, others)
     epsilon = op.get_attr("epsilon")
     if not op.get_attr("is_training"):
@@ -44,6 +49,31 @@ def _trained(
         momentum=share,
         eps=epsilon,
     )
+    return as_given(op, nn.reshape(out, images.shape)), mean, variance
+
+
+def _normalized_rows(
+    e: GraphEmission, op: Any, images: Tensor, scales: tuple[Value, ...]
+) -> tuple[Value, ...]:
+    """Layer normalization as Keras has it: the rows of all samples as channels of one image.
+
+    Shapes: images [1, rows, H, W]; scales, of ones and of zeros, [rows]
+    Source: tf_keras.layers.LayerNormalization.call
+    """
+    are_plain = all(
+        isinstance(each, np.ndarray) and bool((each == value).all())
+        for each, value in zip(scales, (1, 0), strict=True)
+    )
+    if images.shape[0] != 1 or not are_plain:
+        raise UnsupportedOperator("the batch must be the images' first axis: reshape them")
+    _, rows, *places = images.shape
+    count = places[0] * places[1]
+    values = nn.reshape(images, (rows, count))
+    ones, zeros = np.ones(count, np.float32), np.zeros(count, np.float32)
+    out = e.emit(NativeLayerNormOp, values, ones, zeros, eps=op.get_attr("epsilon"))
+    mean = nn.mean(values, axis=1)
+    distances = values - nn.reshape(mean, (rows, 1))
+    variance = nn.sum(distances * distances, axis=1) / max(1, count - 1)
     return as_given(op, nn.reshape(out, images.shape)), mean, variance
 
 

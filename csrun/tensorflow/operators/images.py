@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from csrun import nn
-from csrun.cirh.ops.convolution import ConvolutionOp
+from csrun.cirh.ops.convolution import ConvolutionBackwardInputOp, ConvolutionOp
 from csrun.cirh.ops.pooling import AvgPool2dOp, MaxPool2dOp
 from csrun.nn import Tensor
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
@@ -116,6 +116,34 @@ def depthwise_conv_2d(e: GraphEmission, op: Any, x: Value, kernel: Value) -> Val
     return _convolved(e, op, x, weight, channels)
 
 
+def transposed_conv_2d(e: GraphEmission, op: Any, sizes: Value, kernel: Value, x: Value) -> Value:
+    """Transposed convolution: the gradient of the images of a convolution.
+
+    Shapes: sizes [4], kernel [KH, KW, O, C], x [N, H, W, C] -> [N, H', W', O]
+    Source: tf.raw_ops.Conv2DBackpropInput
+    """
+    images, weight = channels_first(e, op, x), e.tensor(kernel)
+    wanted = e.integers(sizes, "the shape of a transposed convolution")
+    shape = (images.shape[0], weight.shape[2], *_of_image(op, wanted))
+    size, dilation = (weight.shape[0], weight.shape[1]), _of_image(op, op.get_attr("dilations"))
+    windows = ImageWindows.of(op, shape, size, dilation)
+    options: dict[str, Any] = {"stride": windows.stride, "dilation": dilation, "groups": 1}
+    (above, below), (left, right) = windows.margins
+    is_even = above == below and left == right
+    padded_shape = (*shape[:2], shape[2] + above + below, shape[3] + left + right)
+    out = e.emit(
+        ConvolutionBackwardInputOp,
+        images,
+        nn.transpose(weight, (3, 2, 0, 1)),
+        input_size=shape if is_even else padded_shape,
+        padding=(above, left) if is_even else (0, 0),
+        **options,
+    )
+    if not is_even:
+        out = out[:, :, above : above + shape[2], left : left + shape[3]]
+    return as_given(op, out)
+
+
 def max_pool(e: GraphEmission, op: Any, x: Value) -> Value:
     """Maximum of each window; padding never wins."""
     images = channels_first(e, op, x)
@@ -140,6 +168,7 @@ def avg_pool(e: GraphEmission, op: Any, x: Value) -> Value:
 
 EMITTERS: dict[str, Emitter] = {
     "Conv2D": conv_2d,
+    "Conv2DBackpropInput": transposed_conv_2d,
     "DepthwiseConv2dNative": depthwise_conv_2d,
     "MaxPool": max_pool,
     "AvgPool": avg_pool,

@@ -20,6 +20,10 @@ def _convolution_gradients(torch, grad, x, weight):
     )
 
 
+def _transposed_convolution(torch, x, weight):
+    return _convolution_gradients(torch, x, torch.zeros(IMAGES.shape).double(), weight)[0]
+
+
 def _batch_norm(torch, x, weight, bias, mean, var, samples):
     """Two rows a sample; the rows behind are normalized by the statistics of those before."""
     counted, running = x[: 2 * int(samples)], [mean.clone(), var.clone()]
@@ -92,6 +96,14 @@ FORWARD: Sequence[Case] = (
         normal(3, 1, 2, 1),
         **DENSE,
     ),
+    case(
+        convolution.ConvolutionBackwardInputOp,
+        _transposed_convolution,
+        MAPS,
+        KERNEL,
+        input_size=IMAGES.shape,
+        **STRIDED,
+    ),
     case(pooling.MaxPool2dOp, lambda *a: _max_pool(*a)[0], IMAGES, **POOL),
     case(pooling.AvgPool2dOp, _avg_pool, IMAGES, **MEANS),
     case(
@@ -120,16 +132,6 @@ FORWARD: Sequence[Case] = (
 
 
 WITHOUT_GRADIENT: Sequence[Case] = (
-    case(
-        convolution.ConvolutionBackwardInputOp,
-        lambda torch, g, w: _convolution_gradients(torch, g, torch.zeros(IMAGES.shape).double(), w)[
-            0
-        ],
-        MAPS,
-        KERNEL,
-        input_size=IMAGES.shape,
-        **STRIDED,
-    ),
     case(
         convolution.ConvolutionBackwardWeightOp,
         lambda torch, g, x: _convolution_gradients(torch, g, x, torch.zeros(KERNEL.shape).double())[
