@@ -121,8 +121,8 @@ def _train(
     limits = (first + steps if steps is not None else None, max_steps)
     last = min((limit for limit in limits if limit is not None), default=None)
     target = target_of(run)
-    is_complete = last is not None and first >= last
-    if found is not None and is_complete and not loop.has_work_after(found):
+    is_left = found is not None and loop.has_work_after(found)
+    if found is not None and last is not None and first >= last and not is_left:
         # traced even so: a checkpoint of another model is an error, not a finished training
         check_batch_bytes(run.dataset)
         traced = trace_run(run, run_options(run, RunMode.TRAIN, target))

@@ -92,7 +92,7 @@ class FitLoop(TrainingLoop):
         """Return whether the run ended between the last step and the end of its epoch."""
         from csrun.keras.epoch_values import is_open_in
 
-        return is_open_in(found)
+        return is_open_in(found) and found.step == self.epochs * self.steps
 
     def taken(self, first: int, count: int) -> None:
         """Add the steps to the values of their epoch."""

@@ -112,12 +112,13 @@ def _recorded(step: OptimizerStep, start: Checkpoint | None) -> KerasLearning:
     """Return a recorded update, whose learning rate is chosen as in `rates_of`."""
     if (own := step.rate) is None:
         return KerasLearning({}, step=step)
-    changed, first = {}, own
+    changed: dict[str, Array] = {}
+    first = own
     if start is not None and (entry := start.manifest.identity.get(RATE_ENTRY)) is not None:
         if own in (float(entry), float(start.tensor(RATE_NAME))):
             first = float(entry)
         else:
-            changed = {RATE_NAME: np.float32(own)}
+            changed[RATE_NAME] = np.array(own, np.float32)
     return KerasLearning({}, step=step, changed_values=changed, identity={RATE_ENTRY: str(first)})
 
 
