@@ -172,5 +172,5 @@ def test_gptj_trains_by_the_quickstart_line(tmp_path: Path, state: str) -> None:
     write_run(CHECKOUT, "gptj", tmp_path, {})
     words = (script_of("gptj"), "--params", "params.yaml", "--mode", "train", "--max_steps", "3")
     job = run(tmp_path, *QUICKSTART, *words, "-o", "job", "--cs_ip", "127.0.0.2")
-    assert "98 tasks reported in" in job
+    assert "all 98 tasks started after" in job
     assert losses(job) == losses(run(tmp_path, *ALONE, *words, "-o", "alone"))
