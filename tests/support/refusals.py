@@ -19,17 +19,8 @@ PAGE = Path(__file__).parents[2] / "docs/pytorch.md"
 OTHER = torch.ones(40, requires_grad=True)
 
 
-def one_label(x):
-    return torch.zeros(6, 40, dtype=torch.long) + torch.arange(6)[:, None]
-
-
 def bags(x):
     return f.embedding_bag(torch.arange(6), x.t(), torch.tensor([0, 2]))
-
-
-def grid(x):
-    places = x[:, :12].reshape(6, 2, 3, 2)
-    return x * f.grid_sample(x.view(6, 1, 8, 5), places, align_corners=False).sum()
 
 
 class Halved(nn.Embedding):
@@ -52,23 +43,13 @@ IN_FORWARD = {
         lambda x: f.rrelu(x, training=True)
     ),
     "`nn.Embedding(sparse=True)`": nn.Embedding(6, 40, sparse=True),
-    "`nn.Conv3d`": lambda x: f.conv3d(x.view(6, 1, 2, 4, 5), torch.ones(1, 1, 1, 1, 1)).view(6, 40),
-    "a pooling's indices, `nn.MaxUnpool2d`": lambda x: f.max_unpool1d(
-        *f.max_pool1d(x[None], 2, return_indices=True), 2
-    )[0],
     "`nn.EmbeddingBag` with offsets": lambda x: x * bags(x).sum(),
-    "`F.grid_sample`": grid,
-    "`scatter_reduce` with amax, amin or prod": lambda x: x.scatter_reduce(
-        1, one_label(x), x, "amax"
-    ),
-    "`torch.erfinv`, Bessel functions": lambda x: torch.erfinv(x.tanh()),
+    "Bessel functions, as `torch.i0`": lambda x: torch.i0(x),
     "`cumsum` over more than 2,048": lambda x: x.repeat(1, 60).cumsum(1)[:, :40],
     "an `InstanceNorm` with running statistics": lambda x: nn.InstanceNorm1d(
         6, track_running_stats=True
     )(x[None])[0],
-    "`mode`, `index_reduce`, `torch.linalg.lu` and others without an emitter": lambda x: (
-        x.mode(1, True).values * x
-    ),
+    "`geqrf`, `nextafter` and others without an emitter": lambda x: torch.nextafter(x, x + 1),
 }
 #: What makes an optimizer of parameters.
 OPTIMIZERS = {

@@ -1,4 +1,4 @@
-"""Decomposition of operators without an emitter, mostly by PyTorch's own decompositions.
+"""Decomposition of operators without an emitter, by PyTorch's decompositions or csrun's.
 
 A recording keeps the original operator, so that its interpreter computes PyTorch's bits.
 """
@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.cirh.ops.loss import LogSoftmaxOp
+from csrun.pytorch.decompositions import DECOMPOSITIONS
 from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import UNUSED, Unsupported
 from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind
@@ -80,18 +81,7 @@ def emit_decomposition(
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table  # slow import
 
-    return {**decomposition_table, torch.ops.aten.embedding_renorm.default: _embedding_renorm}
-
-
-def _embedding_renorm(
-    weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
-) -> torch.Tensor:
-    """Scale looked-up rows down to a norm, as PyTorch's kernel, which is not a composite."""
-    ones = torch.ones(indices.numel(), dtype=weight.dtype)
-    looked_up = torch.zeros(len(weight), dtype=weight.dtype).index_add(0, indices.flatten(), ones)
-    norms = torch.linalg.vector_norm(weight, norm_type, 1)
-    is_long = (looked_up > 0) & (norms > max_norm)
-    return weight * torch.where(is_long, max_norm / (norms + 1e-7), 1.0)[:, None]
+    return {**decomposition_table, **DECOMPOSITIONS}
 
 
 def _graph(
@@ -104,7 +94,8 @@ def _graph(
         given = iter(tensors)
         filled = [next(given) if _is_ref(leaf) else leaf for leaf in leaves]
         args, kwargs = tree_unflatten(filled, spec)
-        return op.call(*args, **kwargs)
+        # of an operator with a Python kernel, PyTorch would not read the table
+        return DECOMPOSITIONS.get(op.call, op.call)(*args, **kwargs)
 
     with unrecorded(), torch.no_grad(), FakeTensorMode():
         fakes = [torch.empty(k.shape, dtype=k.dtype) for k in kinds]
@@ -141,7 +132,8 @@ class _InlinedGraph:
 
     def _call(self, node: Node) -> None:
         if node.target is operator.getitem:
-            self._values[node] = self._values[node.args[0]][node.args[1]]
+            found = self._constants if node.args[0] in self._constants else self._values
+            found[node] = found[node.args[0]][node.args[1]]
             return
         if all(n in self._constants for n in node.all_input_nodes):
             args, kwargs = tree_map(self._constant, (node.args, dict(node.kwargs)))

@@ -79,7 +79,9 @@ def _compute(number: int, op: RecordedOperator, numbers: LazyTensor, masks: Mask
         keywords["kept"] = mask
     if op.name.startswith(_OF_LABELS):
         arguments = tree_map(_widened, arguments)
-    found = call_for_user(op.call, arguments, keywords)
+    # Strides may differ from those of recorded tensors, so that a view may need a copy.
+    call = torch.reshape if op.name == "aten.view.default" else op.call
+    found = call_for_user(call, arguments, keywords)
     each = found if isinstance(found, tuple | list) else [found]
     for ref, x in zip(op.results, each, strict=True):
         if ref is not None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -297,9 +298,11 @@ class _Importer:
             keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
             if op.name in PUTS:
                 keywords["is_distinct"] = writes_once(self._recording, op)
-            if self._is_backward_view(op):
-                self._bind(op, [BackwardOnly(arguments[0].value)])
+            if op.name in VIEWS and isinstance(arguments[0], BackwardOnly):
+                self._bind(op, [self._view(op, *arguments, **keywords)])
                 return
+            if not op.name.endswith("_backward.default"):  # which reads what its forward saves
+                arguments, keywords = tree_map(_as_atens, (arguments, keywords))
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
 
@@ -315,24 +318,22 @@ class _Importer:
         is_known = op.name in EMITTED
         if is_known and not has_weights(op) and not is_of_parts(op, arguments):
             return emit_operator(self._emission, op.name, arguments, keywords)
-        found = emit_decomposition(self._emission, op, self._value, self._recording.kind)
+        found = emit_decomposition(
+            self._emission, op, lambda ref: _as_atens(self._value(ref)), self._recording.kind
+        )
         if found is None:
             raise Unsupported("operator not supported: rewrite the line with other operators")
         return found
 
-    def _is_backward_view(self, op: RecordedOperator) -> bool:
-        """True if it is a view of a value that only the backward pass may read.
+    def _view(self, op: RecordedOperator, given: BackwardOnly, *others: Any, **more: Any) -> Any:
+        """Return a view of a result for the backward pass; ATen's values are viewed when read."""
+        kinds = self._emission.kinds
 
-        Raises: Unsupported for another reader of such a value
-        """
-        if not any(isinstance(self._value(ref), BackwardOnly) for ref in op.operands):
-            return False
-        if not op.is_backward and op.name not in VIEWS:
-            raise Unsupported(
-                "max-pooling indices and the statistics that a norm saves are only available to "
-                "the backward pass: leave them out of the computation"
-            )
-        return op.name in VIEWS
+        def emit() -> Any:
+            self._emission.kinds = kinds
+            return emit_operator(self._emission, op.name, (_as_atens(given), *others), more)
+
+        return replace(given, emit=given.emit and emit)
 
     def _bind(
         self, op: RecordedOperator, found: Sequence[SSAValue | Complex | BackwardOnly | None]
@@ -369,18 +370,16 @@ class _Importer:
         """Emit outputs for the values that are computed and not an output yet."""
         given = {op.symbol.data for op in self._module.ops if isinstance(op, OutputOp)}
         for value in wanted:
-            if isinstance(self._values.get(value), BackwardOnly):
-                raise CaptureError(
-                    f"{self._recording.maker[value].line}: max-pooling indices are not available "
-                    "to the loop: leave them out of what forward returns"
-                )
             if isinstance(self._values.get(value), Complex):
                 raise CaptureError(
                     f"{self._recording.maker[value].line}: complex numbers are not available to "
                     "the loop: return x.real and x.imag, or torch.view_as_real(x)"
                 )
             if value in self._values and output_name(value) not in given:
-                self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
+                made = self._recording.maker.get(value)
+                with self._located(made.line if made else user_line(), "output"):
+                    found = _as_atens(self._values[value])
+                self._builder.effect(OutputOp, found, symbol=output_name(value))
                 given.add(output_name(value))
 
     def _emit_updates(
@@ -445,3 +444,15 @@ class _Importer:
         file, _, line = self._line.rpartition(":")
         number = int(line) if line.isdigit() else 0
         return FileLineColLoc(StringAttr(file), IntAttr(number), IntAttr(0))
+
+
+def _as_atens(given: Any) -> Any:
+    """Return a value as another operator than its own backward reads it. Raises: Unsupported"""
+    if not isinstance(given, BackwardOnly):
+        return given
+    if given.emit is None:
+        raise Unsupported(
+            "the statistics that a norm saves are only available to the backward pass: leave them "
+            "out of the computation"
+        )
+    return given.emit()

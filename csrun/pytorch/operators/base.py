@@ -56,9 +56,13 @@ class Complex:
 
 @dataclass(frozen=True)
 class BackwardOnly:
-    """A result whose values differ from ATen's; only its operator's backward may read it."""
+    """A result whose values differ from ATen's, as its operator's backward reads it.
+
+    emit: emits ATen's values for another reader; None if there are none.
+    """
 
     value: SSAValue
+    emit: Callable[[], SSAValue] | None = None
 
 
 class Emission:

@@ -1,5 +1,6 @@
 """Convolution and pooling over images [N, C, H, W]."""
 
+from dataclasses import replace
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import convolution as ops
 from csrun.cirh.ops import pooling
-from csrun.cirh.ops.arithmetic import AddOp, MulOp
+from csrun.cirh.ops.arithmetic import AddOp, MulOp, SubOp
 from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.rounding import FloorDivideOp
 from csrun.cirh.ops.shape import SliceOp
 from csrun.pytorch.operators.base import (
     BackwardOnly,
@@ -43,12 +45,9 @@ class ConvolutionOptions(NamedTuple):
 
     def properties(self, axes: int) -> dict[str, Any]:
         """Properties of CIRH's convolution; one of 1 axis is over images of one row."""
-        if axes not in (1, 2):
-            raise unsupported(
-                "a convolution must be 1-D or 2-D",
-                f"{axes}-D",
-                "use Conv2d on each frame and Conv1d over time",
-            )
+        if axes not in (1, 2):  # one in 3-D is recorded as one in 2-D
+            rule = "a convolution without torch.nn.functional must be 1-D or 2-D"
+            raise unsupported(rule, f"{axes}-D", "call torch.nn.functional.conv3d")
         return {
             "stride": _pair(self.stride, axes, 1),
             "padding": _pair(self.padding, axes, 0),
@@ -139,10 +138,15 @@ def accept_single_image(emitter: Emitter) -> Emitter:
         found: Any = emitter(e, _as_batch(e, x), *images, **more)
         e.kinds = kinds
         if isinstance(found, tuple):
-            return e.view(found[0], shape(found[0])[1:]), *found[1:]
-        return e.view(found, shape(found)[1:])
+            out, numbers = found
+            return _single(e, out), replace(numbers, emit=lambda: _single(e, numbers.emit()))
+        return _single(e, found)
 
     return emit
+
+
+def _single(e: Emission, x: SSAValue) -> SSAValue:
+    return e.view(x, shape(x)[1:])
 
 
 def _as_batch(e: Emission, x: Any) -> Any:
@@ -150,11 +154,38 @@ def _as_batch(e: Emission, x: Any) -> Any:
 
 
 def max_pool(e: Emission, x: SSAValue, options: MaxPoolOptions) -> tuple[SSAValue, BackwardOnly]:
-    """Maximum, and its offset in the window, where ATen has the index in the image."""
+    """Maximum, and for the backward pass its offset in the window instead of ATen's index."""
     windows = _max_windows(x, options)
+    columns = shape(x)[3]
     x = pad(e, x, _ceil_padding(x, windows, e.sizes), -inf) if options.ceil_mode else x
     out, offsets = e.emit_all(pooling.MaxPool2dOp, x, **windows)
-    return out, BackwardOnly(offsets)
+    return out, BackwardOnly(offsets, lambda: _pixel_numbers(e, offsets, windows, columns))
+
+
+def _pixel_numbers(
+    e: Emission, offsets: SSAValue, windows: dict[str, Any], columns: int
+) -> SSAValue:
+    """Emit the numbers of pixels in their image from those in their window.
+
+    Shapes: offsets [N, C, H', W'] -> the same
+    """
+    first = [
+        np.arange(size) * stride - padding
+        for size, stride, padding in zip(
+            shape(offsets)[2:], windows["stride"], windows["padding"], strict=True
+        )
+    ]
+    corner = e.constant((first[0][:, None] * columns + first[1])[None, None])
+    (_, width), (down, right) = windows["kernel_size"], windows["dilation"]
+
+    def times(x: SSAValue, number: int) -> SSAValue:
+        return e.emit(MulOp, x, e.full(number, "int64"))
+
+    offsets = e.cast(offsets, "int64")
+    row = e.emit(FloorDivideOp, offsets, e.full(width, "int64"))
+    column = e.emit(SubOp, offsets, times(row, width))
+    place = e.emit(AddOp, times(row, down * columns), times(column, right))
+    return e.emit(AddOp, place, corner)
 
 
 def max_pool_backward(

@@ -8,11 +8,13 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops import linear_algebra as ops
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, LogOp, MulOp
 from csrun.cirh.ops.comparison import LeOp, MaximumOp, NeOp, WhereOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.powers import AbsOp, SignOp
 from csrun.cirh.ops.products import MatmulOp
 from csrun.cirh.ops.reductions import AmaxOp, SumOp
-from csrun.cirh.ops.shape import PermuteOp
+from csrun.cirh.ops.shape import PermuteOp, SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.indexing import triangle
 from csrun.pytorch.operators.places import read_at
 from csrun.pytorch.operators.scans import product_along
 
@@ -92,6 +94,48 @@ def lu_factor(
     if not pivot:
         raise unsupported("an LU factorization needs pivots", "pivot=False", "leave it out")
     return e.emit_all(ops.LuFactorOp, x)
+
+
+def lu_unpack(
+    e: Emission,
+    lu: SSAValue,
+    pivots: SSAValue,
+    unpack_data: bool = True,
+    unpack_pivots: bool = True,
+) -> tuple[SSAValue | None, ...]:
+    """Emit P, L and U of x = P L U."""
+    none = e.full(0, dtype(lu), (0,))
+    permutation = _permutation(e, pivots, shape(lu)[-2]) if unpack_pivots else none
+    if not unpack_data:
+        return permutation, none, none
+    rows, columns = shape(lu)[-2:]
+    size, last = min(rows, columns), rank(lu) - 1
+    left = e.emit(SliceOp, lu, dim=last, start=0, end=size, step=1)
+    right = e.emit(SliceOp, lu, dim=last - 1, start=0, end=size, step=1)
+    ones = e.expand(e.constant(np.eye(rows, size, dtype=dtype(lu))), shape(left))
+    below = e.expand(e.constant(np.tri(rows, size, -1, dtype=np.bool_)), shape(left))
+    lower = e.emit(WhereOp, below, left, ones)
+    return permutation, lower, triangle(True, e, right)
+
+
+def _permutation(e: Emission, pivots: SSAValue, rows: int) -> SSAValue:
+    """Emit P of x = P L U, the transposed solution with L and U of the unit matrix.
+
+    Shapes: pivots [..., K] -> [..., rows, rows]
+    """
+    *batch, count = shape(pivots)
+    if count < rows:
+        own = e.constant(np.arange(count + 1, rows + 1, dtype=np.int32))
+        more = e.expand(own, (*batch, rows - count))
+        pivots = e.emit(CatOp, pivots, more, dim=len(batch))
+    unit = e.expand(e.constant(np.eye(rows, dtype=e.dtype)), (*batch, rows, rows))
+    return e.emit(ops.LuSolveOp, unit, pivots, unit, transposed=True)
+
+
+def lu_of(e: Emission, x: SSAValue, *, pivot: bool = True) -> tuple[SSAValue | None, ...]:
+    """Emit P, L and U of x."""
+    lu, pivots, _ = lu_factor(e, x, pivot)
+    return lu_unpack(e, lu, pivots)
 
 
 def lu_solve(
@@ -253,6 +297,8 @@ EMITTERS: dict[str, Emitter] = {
     "aten._linalg_solve_ex.default": solve,
     "aten.linalg_lu_factor_ex.default": lu_factor,
     "aten.linalg_lu_solve.default": lu_solve,
+    "aten.linalg_lu.default": lu_of,
+    "aten.lu_unpack.default": lu_unpack,
     "aten._linalg_det.default": determinant,
     "aten._linalg_slogdet.default": log_determinant,
     "aten.linalg_qr.default": qr,

@@ -135,11 +135,9 @@ def cubic_weights(size: int, new: int, aligned: bool, scale: float | None) -> Fl
     else:
         place = (np.arange(new) + 0.5) * (1 / scale if scale else size / new) - 0.5
     first = np.floor(place).astype(np.int64)
-    share, found, a = place - first, np.zeros((new, size)), -0.75
+    share, found = place - first, np.zeros((new, size))
     for at, distance in ((-1, share + 1), (0, share), (1, 1 - share), (2, 2 - share)):
-        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
-        far = ((distance - 5) * distance + 8) * distance * a - 4 * a
-        weights = near if at in (0, 1) else far
+        weights = _keys(distance, -0.75)
         np.add.at(found, (np.arange(new), np.clip(first + at, 0, size - 1)), weights)
     return found
 
@@ -155,6 +153,61 @@ def cubic_backward(
 ) -> SSAValue:
     for dim, new, scale in _resized_axes(sizes, scales):
         grad = _along(e, grad, dim, cubic_weights(own[dim], new, aligned, scale).T)
+    return grad
+
+
+def antialiased_weights(
+    is_cubic: bool, size: int, new: int, aligned: bool, scale: float | None
+) -> Floats:
+    """Return the weights [new, size] of an interpolation that is as wide as a new pixel.
+
+    Source: PyTorch, aten/src/ATen/native/cpu/UpSampleKernel.cpp,
+    _compute_indices_min_size_weights_aa
+    """
+    if aligned:
+        step = (size - 1) / (new - 1) if new > 1 else 0.0
+    else:
+        step = 1 / scale if scale else size / new
+    wide = max(step, 1.0)
+    reach = (2 if is_cubic else 1) * wide
+    found = np.zeros((new, size))
+    for row in range(new):
+        centre = step * (row + 0.5)
+        first = max(int(centre - reach + 0.5), 0)
+        places = np.arange(first, min(int(centre + reach + 0.5), size))
+        distance = np.abs((places - centre + 0.5) / wide)
+        weights = _keys(distance, -0.5) if is_cubic else np.maximum(1 - distance, 0)
+        found[row, places] = weights / (weights.sum() or 1)
+    return found
+
+
+def _keys(distance: Floats, a: float) -> Floats:
+    """Return the weights of cubic interpolation. Source: Keys 1981, equation 15"""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = (((distance - 5) * distance + 8) * distance - 4) * a
+    return np.where(distance < 1, near, np.where(distance < 2, far, 0))
+
+
+def antialiased(
+    is_cubic: bool, e: Emission, x: SSAValue, sizes: Any, aligned: bool, *scales: float | None
+) -> SSAValue:
+    for dim, new, scale in _resized_axes(sizes, scales):
+        x = _along(e, x, dim, antialiased_weights(is_cubic, shape(x)[dim], new, aligned, scale))
+    return x
+
+
+def antialiased_backward(
+    is_cubic: bool,
+    e: Emission,
+    grad: SSAValue,
+    sizes: Any,
+    own: Any,
+    aligned: bool,
+    *scales: float | None,
+) -> SSAValue:
+    for dim, new, scale in _resized_axes(sizes, scales):
+        matrix = antialiased_weights(is_cubic, own[dim], new, aligned, scale)
+        grad = _along(e, grad, dim, matrix.T)
     return grad
 
 
@@ -255,6 +308,11 @@ EMITTERS: dict[str, Emitter] = {
     "aten.upsample_trilinear3d_backward.default": linear_backward,
     "aten.upsample_bicubic2d.default": cubic,
     "aten.upsample_bicubic2d_backward.default": cubic_backward,
+    **{
+        f"aten._upsample_{kind}2d_aa{back}.default": partial(emitter, is_cubic)
+        for kind, is_cubic in (("bilinear", False), ("bicubic", True))
+        for back, emitter in (("", antialiased), ("_backward", antialiased_backward))
+    },
     "aten._adaptive_avg_pool3d.default": adaptive_means,
     "aten._adaptive_avg_pool3d_backward.default": partial(adaptive_means_backward, 3),
     "aten.avg_pool3d.default": packed(avg_pool_3d),

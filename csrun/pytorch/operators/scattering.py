@@ -228,31 +228,6 @@ def _is_hit(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAValue:
     return e.emit(GtOp, _scatter(e, x, dim, indices, ones), e.full(0, kind))
 
 
-def scatter_reduce(
-    e: Emission,
-    x: SSAValue,
-    dim: int,
-    indices: SSAValue,
-    source: SSAValue,
-    reduce: str,
-    include_self: bool = True,
-) -> SSAValue:
-    """Sum or mean of the values scattered to each index."""
-    if reduce not in ("sum", "mean"):
-        remedy = "use amax of torch.where(mask, x, -inf)"
-        raise unsupported("scatter_reduce takes sum or mean", reduce, remedy)
-    total = _scatter(e, x, dim, indices, source)
-    counts = _scatter(e, x, dim, indices, e.full(1, dtype(x), shape(indices)))
-    if include_self:
-        total = e.emit(AddOp, x, total)
-        counts = e.emit(AddOp, counts, e.full(1, dtype(x)))
-    else:
-        is_hit = e.emit(GtOp, counts, e.full(0, dtype(x)))
-        total = e.emit(WhereOp, is_hit, total, x)
-        counts = e.emit(MaximumOp, counts, e.full(1, dtype(x)))
-    return total if reduce == "sum" else e.emit(DivOp, total, counts)
-
-
 def index_fill(e: Emission, x: SSAValue, dim: int, indices: SSAValue, value: Any) -> SSAValue:
     filled = value if isinstance(value, SSAValue) else e.full(value, dtype(x))
     if not rank(x):
@@ -317,7 +292,6 @@ EMITTERS: dict[str, Emitter] = {
     "aten.scatter_add.default": scatter_add,
     "aten.scatter.src": scatter,
     "aten.scatter.value": scatter_number,
-    "aten.scatter_reduce.two": scatter_reduce,
     "aten.take.default": take,
     "aten.put.default": put,
 }

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from csrun.pytorch.record.convolutions_3d import conv3d, conv_transpose3d
+
 
 def without_old_reduction(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     """Decorate the recording of a loss to drop `size_average` and `reduce`.
@@ -176,6 +178,29 @@ def masked_select(recorder: Any, input: Any, mask: Any) -> Any:
     return wide[where]
 
 
+def lstsq(recorder: Any, a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
+    """Least squares of matrices of full rank, by QR.
+
+    Shapes: a [..., M, N], b [..., M, K] or [..., M] -> solution [..., N, K] or [..., N]
+    """
+    is_vector = b.dim() == 1 or b.shape == a.shape[:-1]
+    columns = b.unsqueeze(-1) if is_vector else b
+    rows, size = a.shape[-2:]
+    if rows >= size:
+        q, r = torch.linalg.qr(a)
+        found = torch.linalg.solve_triangular(r, q.mT @ columns, upper=True)
+    else:  # the solution of least norm
+        q, r = torch.linalg.qr(a.mT)
+        found = q @ torch.linalg.solve_triangular(r.mT, columns, upper=False)
+    empty = torch.zeros(0, dtype=a.dtype)
+    residuals = (a @ found - columns).square().sum(-2) if rows > size else empty
+    no_rank = torch.zeros(0, dtype=torch.int64)
+    rank = no_rank if driver == "gels" else torch.full(a.shape[:-2], min(rows, size))
+    values = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else empty
+    found = found.squeeze(-1) if is_vector else found
+    return torch.return_types.linalg_lstsq((found, residuals, rank, values))
+
+
 def _reduced(loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
@@ -190,7 +215,10 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.bilinear: bilinear,
     functional.embedding_bag: embedding_bag,
     functional.linear_cross_entropy: linear_cross_entropy,
+    functional.conv3d: conv3d,
+    functional.conv_transpose3d: conv_transpose3d,
     functional.one_hot: one_hot,
+    torch.linalg.lstsq: lstsq,
     torch.masked_select: masked_select,
     torch.Tensor.masked_select: masked_select,
 }

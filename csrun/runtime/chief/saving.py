@@ -7,7 +7,7 @@ the index (`csrun.records.checkpoints`); a run that is killed before resumes fro
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from time import perf_counter
@@ -52,11 +52,13 @@ class Saving:
         state: Mapping[str, Array],
         hold: Callable[[], UpdatePause],
         more: Mapping[str, Array] | None = None,
+        unchecked: Collection[str] = (),
     ) -> None:
         """Start to save the current state; steps may continue after the call.
 
         hold: makes updates wait for the copy.
         more: tensors of the state outside of the store.
+        unchecked: names of tensors that need not be finite.
 
         Raises: CsrunError if the previous checkpoint was not finite, or its disk failed
         """
@@ -66,7 +68,9 @@ class Saving:
         held = hold()
         self._under_way = _in_thread(
             lambda: self._write(
-                step, {**held.sent, **(more or {})} if held.sent else state, _CopyNotifier(held)
+                step,
+                finite({**held.sent, **(more or {})} if held.sent else state, unchecked),
+                _CopyNotifier(held),
             )
         )
 
@@ -122,13 +126,11 @@ class Saving:
         place = f", checkpoint_path {self._model_dir / name}" if good < max(kept) else ""
         return f"the last good checkpoint is {name}{place}; {remedy}"
 
-    def _write(
-        self, step: int, state: Mapping[str, Array | Blocks], copies: "_CopyNotifier"
-    ) -> None:
+    def _write(self, step: int, state: Mapping[str, Blocks], copies: "_CopyNotifier") -> None:
         """Write a checkpoint (in the thread); a non-finite state must not replace a good one."""
         started = perf_counter()
         try:
-            self._writer.write(step, finite(state), copies.count, copies.order_of(state))
+            self._writer.write(step, state, copies.count, copies.order_of(state))
         except NotFiniteError as error:
             raise CsrunError(
                 f"{error} after step {step}: training stopped; {self.last_good(step)}"

@@ -381,7 +381,9 @@ class Training:
         more |= self._replaced
         with self._as_it_was():
             state = {**self._machine.state, **more}
-            self._saving.begin(step, state, self._machine.pause_updates, more)
+            # such as the least value of a quantization's observer, which begins at infinity
+            buffers = {p.name for p in self._machine.plan.parameters if p.is_state}
+            self._saving.begin(step, state, self._machine.pause_updates, more, buffers)
         self.record.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
 

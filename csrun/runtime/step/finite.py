@@ -3,7 +3,7 @@
 Each piece is checked, summed and written while it is in the CPU's cache.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from math import isfinite
 
@@ -23,14 +23,19 @@ class NotFiniteError(Exception):
         self.name = name
 
 
-def finite(state: Mapping[str, Array | Blocks]) -> dict[str, Blocks]:
-    """Wrap the tensors of a checkpoint; their `check` raises NotFiniteError."""
-    return {name: _checked(name, tensor) for name, tensor in state.items()}
+def finite(
+    state: Mapping[str, Array | Blocks], unchecked: Collection[str] = ()
+) -> dict[str, Blocks]:
+    """Wrap the tensors of a checkpoint; their `check` raises NotFiniteError.
+
+    unchecked: names of tensors that may have any values.
+    """
+    found = {name: _as_blocks(tensor) for name, tensor in state.items()}
+    return {name: b if name in unchecked else _checked(name, b) for name, b in found.items()}
 
 
-def _checked(name: str, tensor: Array | Blocks) -> Blocks:
+def _checked(name: str, made: Blocks) -> Blocks:
     """Refuse a tensor after all of it has arrived: corrupted values are not the model's fault."""
-    made = tensor if isinstance(tensor, Blocks) else _in_pieces(tensor)
     is_finite = True
 
     def make() -> Iterator[Array]:
@@ -49,8 +54,10 @@ def _checked(name: str, tensor: Array | Blocks) -> Blocks:
     return Blocks(made.shape, made.dtype, make, check)
 
 
-def _in_pieces(array: Array) -> Blocks:
-    return Blocks(array.shape, array.dtype, partial(_pieces, array))
+def _as_blocks(tensor: Array | Blocks) -> Blocks:
+    if isinstance(tensor, Blocks):
+        return tensor
+    return Blocks(tensor.shape, tensor.dtype, partial(_pieces, tensor))
 
 
 def _pieces(array: Array) -> Iterator[Array]:

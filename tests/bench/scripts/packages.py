@@ -14,6 +14,10 @@ CASES = (
         requirements=("einops", *TIMM),
     ),
     Case(
+        "vit-pytorch CCT of videos", Package("vit-pytorch"), "loops/images_readme.py", ("cct-3d",),
+        requirements=("einops", *TIMM),
+    ),
+    Case(
         "timm resnet18", Package("timm"), "loops/images_readme.py", ("timm-resnet18",),
         requirements=TIMM,
     ),

@@ -83,6 +83,31 @@ NEAR = {
         lambda x: f.avg_pool2d(x, (3, 2), 2, 1, ceil_mode=True, count_include_pad=False), 2, 6, 7
     ),
     "avg_pool_divisor": row(lambda x: f.avg_pool2d(x, 2, divisor_override=3), 2, 4, 6),
+    "bilinear_antialiased": row(
+        lambda x: f.interpolate(x, (3, 9), mode="bilinear", antialias=True), 2, 7, 6
+    ),
+    "bicubic_antialiased": row(
+        lambda x: f.interpolate(
+            x, scale_factor=(0.4, 1.3), mode="bicubic", antialias=True, align_corners=True
+        ),
+        2,
+        7,
+        6,
+    ),
+    "max_pool_indices": row(
+        lambda x: x.flatten(2).gather(
+            2, f.max_pool2d(x, (3, 2), (2, 1), 1, return_indices=True)[1].flatten(2)[:, :, :9]
+        ),
+        2,
+        5,
+        6,
+    ),
+    "max_pool_indices_ceil": row(
+        lambda x: x * f.max_pool2d(x, 2, ceil_mode=True, return_indices=True)[1].sum(), 2, 5, 7
+    ),
+    "max_unpool": row(
+        lambda x: f.max_unpool2d(*f.max_pool2d(x, 2, return_indices=True), 2), 2, 4, 6
+    ),
     "adaptive": row(lambda x: f.adaptive_avg_pool2d(x, 2), 2, 4, 6),
     "adaptive_one": row(lambda x: f.adaptive_avg_pool1d(x, 1), 4, 6),
 }

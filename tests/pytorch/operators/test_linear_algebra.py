@@ -19,6 +19,10 @@ def invertible(x):
     return x + 3 * torch.eye(x.shape[-1], dtype=x.dtype)
 
 
+def product_of(p, lower, upper):
+    return p @ lower.square() @ upper
+
+
 def lower(x):
     return invertible(x).tril()
 
@@ -50,6 +54,10 @@ ROWS = {
     "det_of_one": row(lambda x: x * linalg.det(x), 4),
     "slogdet": row(lambda x: linalg.slogdet(x)[1] * linalg.slogdet(x)[0], 4, 4),
     "logdet": row(lambda x: torch.logdet(positive(x)), 3, 3),
+    "lu": row(lambda x: product_of(*linalg.lu(x)), 4, 3),
+    "lu_unpack": row(lambda x: torch.lu_unpack(*linalg.lu_factor(invertible(x)))[1], 3, 3),
+    "lstsq": row(lambda x: linalg.lstsq(x[..., :2], x[..., 2:])[1], 4, 5),
+    "lstsq_of_least_norm": row(lambda x: linalg.lstsq(x, x[..., 0]).solution, 3, 4),
     "qr": row(lambda x: linalg.qr(x)[0] @ linalg.qr(x)[1].triu(1), 3, 3),
     "eigh": row(lambda x: linalg.eigvalsh(positive(x)), 3, 5),
     "eigenvectors": row(lambda x: linalg.eigh(positive(x))[1].square(), 3, 5),

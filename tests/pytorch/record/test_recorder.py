@@ -136,11 +136,6 @@ def losses(folder, function, read=None, clip=None):
     return [float(x) for x in found]
 
 
-def has_places(self, h):
-    values, places = f.max_pool1d(h[:, None], 2, return_indices=True)
-    return values.square().mean(), places
-
-
 def makes_a_buffer(self, h):
     if self.bias is None:
         self.register_buffer("bias", self.slopes * h.detach()[0])
@@ -149,7 +144,6 @@ def makes_a_buffer(self, h):
 
 REFUSED = {
     makes_a_buffer: "forward creates the buffer bias: create it in __init__",
-    has_places: "max-pooling indices are not available to the loop",
 }
 
 
@@ -177,6 +171,11 @@ def has_a_row(self, h):
     return (h * row).square().mean() * row.dim(), row
 
 
+def has_places(self, h):
+    values, places = f.max_pool1d(h[:, None], 2, return_indices=True)
+    return values.square().mean(), places
+
+
 def has_truths(self, h):
     return h.square().mean(), torch.ones_like(h, dtype=torch.bool)
 
@@ -185,14 +184,15 @@ def has_truths(self, h):
     ("function", "clip"),
     [
         (has_truths, None),
+        (has_places, None),
         (has_a_row, None),
         (scores_by_distributions, None),
         (spreads_more_than_it_has, None),
         (lambda self, h: h, 0.0),
     ],
-    ids=["truths", "row", "distributions", "correction", "clipped to zero"],
+    ids=["truths", "places", "row", "distributions", "correction", "clipped to zero"],
 )
 def test_what_pytorch_only_checks_is_not_asked(tmp_path, function, clip):
-    read = 0 if function is has_truths else None
+    read = 0 if function in (has_truths, has_places) else None
     expected = losses(None, function, read, clip)
     assert losses(tmp_path, function, read, clip) == pytest.approx(expected, rel=1e-9)

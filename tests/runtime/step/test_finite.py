@@ -57,6 +57,12 @@ def test_what_is_not_finite_leaves_the_checkpoints_as_they_were(
     assert checkpoints.kept_steps(tmp_path) == (3,)
 
 
+def test_tensors_that_are_not_checked_may_have_any_values(tmp_path: Path) -> None:
+    state = {"w": VALUES, "least": np.array([np.inf], np.float32)}
+    path = checkpoints.Writer(tmp_path, {}, 1).write(1, finite(state, {"least"}))
+    assert load_file(path)["least"] == np.inf
+
+
 def test_tensors_of_any_shape_and_of_none(tmp_path: Path) -> None:
     state = {
         "empty": np.zeros((0, 4), np.float32),

@@ -1,4 +1,4 @@
-"""Image models of packages in the loop of their READMEs: `images_readme.py MODEL`."""
+"""Image and video models of packages in the loop of their READMEs: `images_readme.py MODEL`."""
 
 import sys
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import cerebras_torch as cbtorch
 
-IMAGE, CLASSES, BATCH_SIZE = 32, 10, 8
+IMAGE, FRAMES, CLASSES, BATCH_SIZE = 32, 4, 10, 8
 
 
 def make_vit() -> nn.Module:
@@ -26,12 +26,24 @@ def make_timm_resnet() -> nn.Module:
     return timm.create_model("resnet18", num_classes=CLASSES)
 
 
-MODELS = {"vit": make_vit, "timm-resnet18": make_timm_resnet}
+def make_cct_3d() -> nn.Module:
+    from vit_pytorch.cct_3d import CCT
+
+    sizes = {"img_size": IMAGE, "num_frames": FRAMES, "embedding_dim": 32, "num_classes": CLASSES}
+    layers = {"n_conv_layers": 1, "num_layers": 2, "num_heads": 2, "mlp_ratio": 2.0}
+    window = {"kernel_size": 3, "frame_kernel_size": 3, "stride": 2, "padding": 1}
+    pool = {"pooling_kernel_size": 3, "pooling_stride": 2, "pooling_padding": 1}
+    rates = {"dropout_rate": 0.0, "attention_dropout": 0.0, "stochastic_depth_rate": 0.0}
+    return CCT(**sizes, **layers, **window, **pool, **rates, positional_embedding="learnable")
+
+
+MODELS = {"vit": make_vit, "timm-resnet18": make_timm_resnet, "cct-3d": make_cct_3d}
 
 torch.manual_seed(0)
 cbtorch.initialize(model_dir="model_dir")
 model = cbtorch.module(without_dropout(MODELS[sys.argv[1]]()))
-data = Rows((3, IMAGE, IMAGE), CLASSES, BATCH_SIZE)
+frames = (FRAMES,) if sys.argv[1].endswith("3d") else ()
+data = Rows((3, *frames, IMAGE, IMAGE), CLASSES, BATCH_SIZE)
 loader = cbtorch.dataloader(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True))
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
