@@ -49,7 +49,9 @@ IN_FORWARD = {
     "an `InstanceNorm` with running statistics": lambda x: nn.InstanceNorm1d(
         6, track_running_stats=True
     )(x[None])[0],
-    "`geqrf`, `nextafter` and others without an emitter": lambda x: torch.nextafter(x, x + 1),
+    "`geqrf`, `linalg.eig` and others without an emitter": lambda x: (
+        x * torch.geqrf(x.detach())[0].sum()
+    ),
 }
 #: What makes an optimizer of parameters.
 OPTIMIZERS = {

@@ -24,7 +24,7 @@ class Interpolation(IntEnum):
     CUBIC = 2
 
 
-class Padding(IntEnum):
+class GridPadding(IntEnum):
     """ATen's numbers of what is beyond an image."""
 
     ZEROS = 0
@@ -46,7 +46,7 @@ class _Options:
 
 
 @dataclass(frozen=True)
-class _Tap:
+class _WeightedPixel:
     """A pixel of an axis that each sample reads, with its weight.
 
     place: number of the pixel, a float; slope: derivative of the weight by the grid's coordinate.
@@ -59,7 +59,7 @@ class _Tap:
     slope: torch.Tensor
 
 
-class _Samples:
+class _SampledPixels:
     """Pixels that the samples read, and their weights.
 
     index: number of each pixel in its image, 0 of those beyond it. Shape: [N, K, P]
@@ -89,7 +89,7 @@ class _Samples:
         return self.index.flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1)
 
 
-def _products(chosen: Sequence[Sequence[_Tap]], axis: int | None) -> torch.Tensor:
+def _products(chosen: Sequence[Sequence[_WeightedPixel]], axis: int | None) -> torch.Tensor:
     """Products of weights, with the slope along one axis. Shape: [N, K, P]"""
     return torch.stack(
         [
@@ -100,7 +100,9 @@ def _products(chosen: Sequence[Sequence[_Tap]], axis: int | None) -> torch.Tenso
     )
 
 
-def _pixel(taps: Sequence[_Tap], sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def _pixel(
+    taps: Sequence[_WeightedPixel], sizes: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the numbers of pixels in their image and whether they are in it."""
     inside = [(t.place >= 0) & (t.place < size) for t, size in zip(taps, sizes, strict=True)]
     places = [torch.where(i, t.place, 0).long() for i, t in zip(inside, taps, strict=True)]
@@ -111,21 +113,21 @@ def _pixel(taps: Sequence[_Tap], sizes: Sequence[int]) -> tuple[torch.Tensor, to
     return index, reduce(and_, inside)
 
 
-def _taps(coordinates: torch.Tensor, size: int, options: _Options) -> list[_Tap]:
+def _taps(coordinates: torch.Tensor, size: int, options: _Options) -> list[_WeightedPixel]:
     scale = (size - 1) / 2 if options.aligned else size / 2
     place = _unnormalized(coordinates + 1, size, options)
     if options.interpolation == Interpolation.CUBIC:
         first = place.floor()
         return [
-            _Tap(_inside(first + at, size, options)[0], weight, slope * scale)
+            _WeightedPixel(_inside(first + at, size, options)[0], weight, slope * scale)
             for at, (weight, slope) in enumerate(_cubic_weights(place - first), -1)
         ]
     place, slope = _inside(place, size, options)
     if options.interpolation == Interpolation.NEAREST:
-        return [_Tap(place.round(), torch.ones_like(place), torch.zeros_like(place))]
+        return [_WeightedPixel(place.round(), torch.ones_like(place), torch.zeros_like(place))]
     first, slope = place.floor(), slope * scale
     share = place - first
-    return [_Tap(first, 1 - share, -slope), _Tap(first + 1, share, slope)]
+    return [_WeightedPixel(first, 1 - share, -slope), _WeightedPixel(first + 1, share, slope)]
 
 
 def _unnormalized(above: torch.Tensor, size: int, options: _Options) -> torch.Tensor:
@@ -163,9 +165,9 @@ def _inside(place: torch.Tensor, size: int, options: _Options) -> tuple[torch.Te
     As in PyTorch, the border counts as beyond the image.
     """
     slope = torch.ones_like(place)
-    if options.padding == Padding.ZEROS:
+    if options.padding == GridPadding.ZEROS:
         return place, slope
-    if options.padding == Padding.REFLECTION:
+    if options.padding == GridPadding.REFLECTION:
         place, slope = _reflected(place, size, options.aligned)
     is_moved = (place <= 0) | (place >= size - 1)
     return place.clamp(0, size - 1), torch.where(is_moved, 0, slope)
@@ -210,7 +212,7 @@ def grid_sample(
     images: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, aligned: bool
 ) -> torch.Tensor:
     """Shapes: images [N, C, ...], grid [N, ..., axes] -> [N, C, ...]"""
-    samples = _Samples(
+    samples = _SampledPixels(
         grid, images.shape[2:], _Options(interpolation, padding, aligned, images.dim() - 2)
     )
     found = (samples.read(images) * samples.weights.unsqueeze(1)).sum(2)
@@ -227,7 +229,7 @@ def grid_sample_backward(
     wanted: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return the gradients of the images and of the grid."""
-    samples = _Samples(
+    samples = _SampledPixels(
         grid, images.shape[2:], _Options(interpolation, padding, aligned, images.dim() - 2)
     )
     grads = grad.flatten(2).unsqueeze(2)  # [N, C, 1, P]

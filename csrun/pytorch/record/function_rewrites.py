@@ -193,7 +193,8 @@ def lstsq(recorder: Any, a: Any, b: Any, rcond: Any = None, *, driver: Any = Non
         q, r = torch.linalg.qr(a.mT)
         found = q @ torch.linalg.solve_triangular(r.mT, columns, upper=False)
     empty = torch.zeros(0, dtype=a.dtype)
-    residuals = (a @ found - columns).square().sum(-2) if rows > size else empty
+    has_residuals = rows > size and driver not in (None, "gelsy")
+    residuals = (a @ found - columns).square().sum(-2) if has_residuals else empty
     no_rank = torch.zeros(0, dtype=torch.int64)
     rank = no_rank if driver == "gels" else torch.full(a.shape[:-2], min(rows, size))
     values = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else empty

@@ -56,7 +56,7 @@ ROWS = {
     "logdet": row(lambda x: torch.logdet(positive(x)), 3, 3),
     "lu": row(lambda x: product_of(*linalg.lu(x)), 4, 3),
     "lu_unpack": row(lambda x: torch.lu_unpack(*linalg.lu_factor(invertible(x)))[1], 3, 3),
-    "lstsq": row(lambda x: linalg.lstsq(x[..., :2], x[..., 2:])[1], 4, 5),
+    "lstsq": row(lambda x: linalg.lstsq(x[..., :2], x[..., 2:], driver="gels")[1], 4, 5),
     "lstsq_of_least_norm": row(lambda x: linalg.lstsq(x, x[..., 0]).solution, 3, 4),
     "qr": row(lambda x: linalg.qr(x)[0] @ linalg.qr(x)[1].triu(1), 3, 3),
     "eigh": row(lambda x: linalg.eigvalsh(positive(x)), 3, 5),

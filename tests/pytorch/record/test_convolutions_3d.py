@@ -7,6 +7,8 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_rows import check_near, row  # noqa: E402
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
+
 
 def volumes(kind, *given, **options):
     """A convolution of [4, 4, 5, 6, 7]."""

@@ -33,8 +33,7 @@ def make_cct_3d() -> nn.Module:
     layers = {"n_conv_layers": 1, "num_layers": 2, "num_heads": 2, "mlp_ratio": 2.0}
     window = {"kernel_size": 3, "frame_kernel_size": 3, "stride": 2, "padding": 1}
     pool = {"pooling_kernel_size": 3, "pooling_stride": 2, "pooling_padding": 1}
-    rates = {"dropout_rate": 0.0, "attention_dropout": 0.0, "stochastic_depth_rate": 0.0}
-    return CCT(**sizes, **layers, **window, **pool, **rates, positional_embedding="learnable")
+    return CCT(**sizes, **layers, **window, **pool, positional_embedding="learnable")
 
 
 MODELS = {"vit": make_vit, "timm-resnet18": make_timm_resnet, "cct-3d": make_cct_3d}

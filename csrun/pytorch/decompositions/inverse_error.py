@@ -1,4 +1,4 @@
-"""Inverse error function and modified Bessel functions, computed in float64."""
+"""Inverse error function, computed in float64."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan, pi, sqrt
