@@ -84,6 +84,10 @@ class LoopStep:
     mismatch: str = ""
     changed: str = ""
     revalidation: Revalidation | None = None
+    status: StepStatus = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.status = self.outputs.status
 
     @property
     def has_called_model(self) -> bool:
@@ -227,10 +231,6 @@ class LoopStep:
     def modes(self) -> tuple[bool, ...] | None:
         """Modes of the model in its variant."""
         return None if self.variant is None else self.variant.shape.modes
-
-    @property
-    def status(self) -> StepStatus:
-        return self.outputs.status
 
     @property
     def expected(self) -> Expected | None:

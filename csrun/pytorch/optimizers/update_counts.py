@@ -58,7 +58,7 @@ class UpdateCounts:
     def will_change(self, trained: frozenset[str]) -> bool:
         """True if a step that updates these parameters is the first one that skips others."""
         found = self.split(trained)
-        return any(
+        return len(found) < len(self._counts) and any(
             count == self.steps and number not in found for number, count in enumerate(self._counts)
         )
 

@@ -64,45 +64,37 @@ class InvalidTransitionError(Exception):
 class StepStatus:
     """Phase and progress of one step, changed only by transitions of the table."""
 
-    __slots__ = ("_phase", "_progress")
+    __slots__ = ("phase", "progress")
 
     def __init__(self, phase: StepPhase) -> None:
-        self._phase, self._progress = phase, StepProgress.PENDING
-
-    @property
-    def phase(self) -> StepPhase:
-        return self._phase
-
-    @property
-    def progress(self) -> StepProgress:
-        return self._progress
+        self.phase, self.progress = phase, StepProgress.PENDING
 
     @property
     def is_over(self) -> bool:
         """True if the loop has left it."""
-        return self._phase is StepPhase.OVER
+        return self.phase is StepPhase.OVER
 
     @property
     def is_queued(self) -> bool:
         """True if the loop has queued it, with the optimizer's numbers at that time."""
-        return self._progress is not StepProgress.PENDING
+        return self.progress is not StepProgress.PENDING
 
     @property
     def has_values(self) -> bool:
         """True if it has run, in this or an earlier run: it gets no further outputs."""
-        return self._progress in (StepProgress.DONE, StepProgress.REPLAYED)
+        return self.progress in (StepProgress.DONE, StepProgress.REPLAYED)
 
     def enter(self, phase: StepPhase) -> None:
         """Go to a phase. Raises: InvalidTransitionError"""
-        self._require(self._phase, phase)
-        self._phase = phase
+        self._require(self.phase, phase)
+        self.phase = phase
 
     def advance(self, progress: StepProgress) -> None:
         """Advance to a progress. Raises: InvalidTransitionError"""
-        self._require(self._progress, progress)
-        self._progress = progress
+        self._require(self.progress, progress)
+        self.progress = progress
 
     def _require(self, before: StepPhase | StepProgress, after: StepPhase | StepProgress) -> None:
         if (before, after) not in TRANSITIONS:
-            now = f"{self._phase.name}, {self._progress.name}"
+            now = f"{self.phase.name}, {self.progress.name}"
             raise InvalidTransitionError(f"{before} -> {after} of a step that is {now}")
