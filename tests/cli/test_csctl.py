@@ -281,6 +281,7 @@ def test_a_job_with_a_long_name_is_one_line_of_a_terminal(place: Sandbox) -> Non
         (("gte",), "Did you mean 'get'?"),
         (("get", "job", "x"), "must be a whole number from 1 to 2147483647, got 'x'"),
         (("get", "job", "9" * 300), "must be a whole number from 1"),
+        (("cancel", "1x"), "must be a whole number from 1 to 2147483647, got '1x'"),
         (("--site", "no-such", "get", "jobs"), "neither a shipped site"),
         (("get", "jobs", "--site", "no-such"), "neither a shipped site"),
         (("get", "jobs", "--all", "--site=no-such"), "neither a shipped site"),
