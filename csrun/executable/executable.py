@@ -28,7 +28,7 @@ from csrun.executable.bind import (
     WaferProgram,
     wafer_views,
 )
-from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
+from csrun.executable.kernel_code import IMAGES, MACHINE_CODE_FILES, KernelFiles
 from csrun.executable.kernel_signature import KernelManifest
 from csrun.executable.measured_values import RANGES_FOLDER, ValueMeasurer
 from csrun.executable.plan import Plan
@@ -240,7 +240,7 @@ def load(directory: Path, digest: str | None = None) -> Executable:
 
 
 def _read_kernels(folder: "_OpenDirectory", manifest: CompileManifest) -> KernelFiles | None:
-    """Read the machine code of a compile; a damaged object file is rebuilt from its IR.
+    """Read the machine code of a compile; a damaged image is rebuilt from its IR.
 
     Raises: OSError or ValueError without the IR
     """
@@ -248,7 +248,7 @@ def _read_kernels(folder: "_OpenDirectory", manifest: CompileManifest) -> Kernel
         return None
     files: dict[str, bytes | None] = dict.fromkeys(MACHINE_CODE_FILES)
     for name in MACHINE_CODE_FILES:
-        with suppress(OSError, ValueError) if name.endswith(".o") else nullcontext():
+        with suppress(OSError, ValueError) if name in IMAGES else nullcontext():
             files[name] = folder.verified(name, manifest)
     return KernelFiles.of_files(manifest.machine, files)
 

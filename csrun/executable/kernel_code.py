@@ -1,9 +1,12 @@
 """Machine code of a program's kernels: files in the compile directory, loading, and binding.
 
 `kernels.ll` is the LLVM IR of the kernels. `common.ll` is that of matrix products and the thread
-pool, equal for all programs. `kernels.o` and `common.o` are object files built from them for the
-CPU that the manifest names. For another CPU, or if a file is damaged, they are rebuilt; without
-llvmlite the program's NumPy functions run.
+pool, equal for all programs. `common.o` and the object files in `kernels.a`, one for each function
+of `kernels.ll`, are built from them for the CPU that the manifest names. For another CPU, or if a
+file is damaged, they are rebuilt; without llvmlite the program's NumPy functions run.
+
+A function is built once for all programs of a process that have it and, with a cache, once for all
+processes of the account.
 """
 
 import logging
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from csrun.executable import bfloat16, machine_code
+from csrun.executable.archive import ARCHIVE, archive
 from csrun.executable.arrays import Array
 from csrun.executable.bound_kernel import KernelBinder, Workspace
 from csrun.executable.bound_product import ProductBinder
@@ -35,8 +39,9 @@ from csrun.executable.products import (
 )
 from csrun.executable.team import Team, empty, team_of
 
-MODULES = ("common", "kernels")
-MACHINE_CODE_FILES = tuple(f"{module}.{kind}" for module in MODULES for kind in ("ll", "o"))
+TEXTS = ("common.ll", "kernels.ll")
+IMAGES = ("common.o", "kernels.a")
+MACHINE_CODE_FILES = (*TEXTS, *IMAGES)
 NUMPY, LLVM = "numpy", "llvm"  # kinds of kernels
 
 log = logging.getLogger("csrun")
@@ -46,9 +51,9 @@ _objects: ObjectCache | None = None
 
 @dataclass(frozen=True)
 class KernelFiles:
-    """Machine code of a compile: signatures, and the IR and object of each module.
+    """Machine code of a compile: signatures, and the IR and image of each module.
 
-    texts, images: in the order of MODULES; the image of a damaged object is None.
+    texts, images: contents of TEXTS and IMAGES; a damaged image is None.
     """
 
     manifest: KernelManifest
@@ -63,31 +68,31 @@ class KernelFiles:
         products: Mapping[str, ProductSignature],
         instructions: bfloat16.Instructions | None = None,
     ) -> "KernelFiles":
-        """Build the objects for this host."""
+        """Build the images for this host."""
         target = machine_code.host()
         manifest = KernelManifest(target, dict(kernels), dict(products), instructions)
-        return cls(manifest, texts, tuple(map(_build, texts)))
+        return cls(manifest, texts, tuple(map(_build, IMAGES, texts)))
 
     @classmethod
     def of_files(cls, manifest: KernelManifest, files: Mapping[str, bytes | None]) -> "KernelFiles":
-        """Decode the machine code of a compile's files; a damaged object is None.
+        """Decode the machine code of a compile's files; a damaged image is None.
 
         Raises: ValueError without the IR
         """
         texts = []
-        for module in MODULES:
-            if (text := files[f"{module}.ll"]) is None:
-                raise ValueError(f"no {module}.ll")
+        for name in TEXTS:
+            if (text := files[name]) is None:
+                raise ValueError(f"no {name}")
             texts.append(text.decode())
-        return cls(manifest, tuple(texts), tuple(files[f"{module}.o"] for module in MODULES))
+        return cls(manifest, tuple(texts), tuple(files[name] for name in IMAGES))
 
     @property
     def files(self) -> dict[str, str | bytes]:
         """Return the contents of the files, by name."""
-        found: dict[str, str | bytes] = {}
-        for module, text, image in zip(MODULES, self.texts, self.images, strict=True):
+        found: dict[str, str | bytes] = dict(zip(TEXTS, self.texts, strict=True))
+        for name, image in zip(IMAGES, self.images, strict=True):
             assert image is not None, "it was built"
-            found |= {f"{module}.ll": text, f"{module}.o": image}
+            found[name] = image
         return found
 
     @property
@@ -142,11 +147,11 @@ class KernelFiles:
     def _loaded(self, directory: Path) -> MachineCode:
         is_of_host = self.manifest.target == machine_code.host()
         images = []
-        for module, text, image in zip(MODULES, self.texts, self.images, strict=True):
+        for name, text, image in zip(IMAGES, self.texts, self.images, strict=True):
             if image is None or not is_of_host:
                 why = "damaged" if image is None else "for another CPU"
-                _log_once(f"{directory / module}.o: {why}, built again for this process")
-                image = _build(text)
+                _log_once(f"{directory / name}: {why}, built again for this process")
+                image = _build(name, text)
             images.append(image)
         return _load(tuple(images))
 
@@ -171,9 +176,22 @@ def cache_objects(folder: Path) -> None:
     _objects = ObjectCache(folder)
 
 
-# Programs share a module, and those of a loop share many kernels.
-@lru_cache(maxsize=16)
-def _build(text: str) -> bytes:
+def _build(name: str, text: str) -> bytes:
+    """Return the image of this name, built from its IR."""
+    if not name.endswith(ARCHIVE):
+        return built(text)
+    functions = machine_code.split(text)
+    image = archive({name: built(each) for name, each in functions.items()})
+    if _objects is not None:
+        _objects.trim()
+    return image
+
+
+# Programs share the common module, and those of a loop most kernels. An object has about 3 KB, its
+# text 10.
+@lru_cache(maxsize=1024)
+def built(text: str) -> bytes:
+    """Return the object file of a module of LLVM IR, from a cache if it was built before."""
     build = partial(machine_code.build, text)
     if _objects is None:
         return build()

@@ -4,34 +4,48 @@ Results must not depend on LLVM's choices: the IR has vectors of a fixed length 
 operation that LLVM may evaluate in more than one way.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from ctypes import CFUNCTYPE
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
+
+from csrun.executable.archive import is_archive, members
 
 REQUIRED = ("fma", "avx2")  # without FMA instructions a fused multiply-add is a library call
 SPEED_LEVEL = 2
 LEFT_OUT = ("loop_vectorization", "slp_vectorization", "loop_unrolling")
+_FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
+_GLOBAL = re.compile(r"^((?:declare [^@\n]*)?@([\w.]+).*)$", re.MULTILINE)
+_NAME = re.compile(r"@([\w.]+)")
 
 
 class MachineCode:
-    """Loaded functions of object files; they stay loaded as long as this object exists.
+    """Loaded functions of images; they stay loaded as long as this object exists.
 
-    An object file may call the `exported` functions of those before it.
+    An image is an object file, or an archive of them by their functions. It may call the `exported`
+    functions of the object files before it.
     """
 
     def __init__(self, images: Iterable[bytes], exported: Iterable[str] = ()) -> None:
-        self._engines: list[Any] = []
+        self._engines: list[Any] = []  # of object files
+        self._members: dict[str, Any] = {}  # engine of each function of an archive
+        symbols: dict[str, int] = {}
         for image in images:
-            self._engines.append(_loaded(image))
-            for name in exported:
-                if address := self._engines[-1].get_function_address(name):
-                    _binding().add_symbol(name, address)
+            known = tuple(symbols.items())
+            if is_archive(image):
+                self._members |= {n: _loaded(each, known) for n, each in members(image).items()}
+                continue
+            engine = _loaded(image, known)
+            self._engines.append(engine)
+            found = {name: engine.get_function_address(name) for name in exported}
+            symbols |= {name: address for name, address in found.items() if address}
 
     def address(self, name: str) -> int:
         """The address of a function."""
-        found = (engine.get_function_address(name) for engine in self._engines)
+        engines = [self._members[name]] if name in self._members else self._engines
+        found = (engine.get_function_address(name) for engine in engines)
         address: int = next((each for each in found if each), 0)
         if not address:
             raise ValueError(f"no function {name}")
@@ -42,11 +56,19 @@ class MachineCode:
         return CFUNCTYPE(None, *arguments)(self.address(name))
 
 
-def _loaded(image: bytes) -> Any:
+@lru_cache(maxsize=512)  # programs share objects
+def _loaded(image: bytes, symbols: tuple[tuple[str, int], ...]) -> Any:
+    """Return an engine with the functions of an object file, which calls these symbols.
+
+    An engine has one object: LLVM takes the offset table of the first one for those of others.
+    """
     binding, machine = _target()
     module = binding.parse_assembly("")
     module.triple = machine.triple
     engine = binding.create_mcjit_compiler(module, machine)
+    engine.remove_module(module)  # it would be compiled, which takes longer than the rest
+    for name, address in symbols:
+        binding.add_symbol(name, address)
     engine.add_object_file(binding.object_file.ObjectFileRef.from_data(image))
     engine.finalize_object()
     return engine
@@ -68,7 +90,8 @@ def builder() -> str:
     """Return what a build depends on besides the text: LLVM, its options, the host."""
     import llvmlite
 
-    return f"llvmlite {llvmlite.__version__} {SPEED_LEVEL} without {LEFT_OUT} {host()}"
+    version = f"llvmlite {llvmlite.__version__} LLVM {_binding().llvm_version_info}"
+    return f"{version} {SPEED_LEVEL} without {LEFT_OUT} {host()}"
 
 
 @cache
@@ -106,6 +129,20 @@ def build(text: str) -> bytes:
     return image
 
 
+def split(text: str) -> dict[str, str]:
+    """Return a module for each function of a module whose functions do not call each other.
+
+    Each has the declarations and constants that its function names, and no comments.
+    """
+    others = {name: line for line, name in _GLOBAL.findall(text)}
+    found = {}
+    for function in _FUNCTION.findall(text):
+        own, *named = _NAME.findall(function)
+        used = sorted({*named} & others.keys())
+        found[own] = "\n".join([function, *(others[name] for name in used), ""])
+    return found
+
+
 def _target() -> tuple[Any, Any]:
     """Return llvmlite's binding and a new target machine; an engine takes ownership of its
     machine.
@@ -122,6 +159,7 @@ def _target() -> tuple[Any, Any]:
     return binding, machine
 
 
+@cache
 def _features(binding: Any) -> str:
     features: str = binding.get_host_cpu_features().flatten()
     return features

@@ -5,25 +5,28 @@ or cannot be written, the process builds the object itself.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from csrun.base.errors import CsrunError
 from csrun.base.files import find, make_private, write_whole
 
-MOST_BYTES = 64 << 20  # several thousand programs; common.o has 60 KB
+MOST_BYTES = 64 << 20  # some 20,000 kernels; most have 2 to 4 KB
 _SUFFIX = ".o"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
+log = logging.getLogger("csrun")
 
-@dataclass(frozen=True)
+
 class ObjectCache:
     """Object files by the hash of their source; an entry starts with the hash of its content."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._has_grown = False
 
     def built(self, source: str, build: Callable[[], bytes]) -> bytes:
         """Return the object file of a source, from the cache or else from `build`.
@@ -43,6 +46,19 @@ class ObjectCache:
 
     def _keep(self, path: Path, image: bytes) -> None:
         write_whole(path, hashlib.sha256(image).digest() + image, durable=False, mode=0o600)
+        self._has_grown = True
+
+    def trim(self) -> None:
+        """Remove the least recently used entries above MOST_BYTES, if this process has added any.
+
+        Without effect where another process removes them at the same time.
+        """
+        if self._has_grown:
+            self._has_grown = False
+            with suppress(OSError):
+                self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
         with os.scandir(self.folder) as found:
             entries = [(each, each.stat()) for each in found if each.name.endswith(_SUFFIX)]
         entries.sort(key=lambda entry: entry[1].st_mtime)  # least recently used first
@@ -62,4 +78,5 @@ def _read(path: Path) -> bytes | None:
         if hashlib.sha256(image).digest() == digest:
             os.utime(path)
             return image
+        log.info(f"{path}: damaged, built again")
     return None

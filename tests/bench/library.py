@@ -16,7 +16,7 @@ from support.kernels import bound
 
 from csrun.cirh.ops.convolution import Windows
 from csrun.compiler.emit.llvm.library import library_code
-from csrun.compiler.emit.llvm.module import common_text, module_text
+from csrun.compiler.emit.llvm.module import SharedCode, common_text, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel, Phase
 from csrun.compiler.kernels.convolution import (
@@ -229,7 +229,7 @@ def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | No
     """The call of a kernel's machine code, over arrays of its own."""
     code = library_code(kernel, "kernel")
     assert code is not None, "it has machine code"
-    text = module_text({"kernel": (code, "")})
+    text = module_text([SharedCode(code, "", [])])
     products = machine_code.build(common_text(tile_of(machine_code.host())))
     machine = machine_code.MachineCode([products, machine_code.build(text)], EXPORTED)
     memory = {a.name: np.zeros(a.whole, a.dtype) for a in code.parameters}

@@ -43,7 +43,7 @@ def test_the_files_of_the_tables_are_there(after: FcMnist) -> None:
     for line in section(PAGE, "The compile").split("\n### ")[0].splitlines():
         for name in re.findall(r"`([\w.]+\.\w+)`", line.split(" | ")[0]):
             name = name.replace(".html", "compile_report.html") if name == ".html" else name
-            is_wanted = machine_code.is_supported() or name not in ("kernels.ll", "kernels.o")
+            is_wanted = machine_code.is_supported() or name not in ("kernels.ll", "kernels.a")
             assert list(model_dir.glob(f"tfcs_*/{name}")) or not is_wanted, name
 
 

@@ -1,6 +1,7 @@
 """Machine code in a compile directory: what is loaded, and what is done without it."""
 
 import logging
+import re
 from dataclasses import replace
 
 import msgspec
@@ -20,6 +21,8 @@ from csrun.executable import (
     machine_code,
     team,
 )
+from csrun.executable.archive import members
+from csrun.executable.object_cache import ObjectCache
 
 NETWORK = Network()
 
@@ -51,13 +54,20 @@ def assert_equal(found, wanted):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_the_directory_has_readable_ir_and_an_object(compiled):
+def test_the_directory_has_readable_ir_and_its_objects(compiled):
     text = (compiled.directory / "kernels.ll").read_text()
     assert "lair.kernel" in text
     for name, signature in compiled.kernels.manifest.kernels.items():
-        assert f"define void @{signature.function}(" in text
+        comment, defined, _ = text.partition(f"define void @{signature.function}(")
+        assert defined
+        (line,) = [
+            each for each in comment.splitlines()[-1:] if each.startswith("; in program.py: ")
+        ]
+        assert name in line.partition(": ")[2].split(", ")
         assert f"def {name}(" in compiled.program
-    assert compiled.kernels.images[1] == (compiled.directory / "kernels.o").read_bytes()
+    image = (compiled.directory / "kernels.a").read_bytes()
+    assert compiled.kernels.images[1] == image
+    assert [*members(image)] == functions_of(compiled)
     assert compiled.kernels.manifest.target == machine_code.host()
 
 
@@ -94,7 +104,7 @@ def test_products_are_left_to_blas_on_demand(compiled, tmp_path):
 
 def test_a_damaged_object_is_built_again(compiled, lines):
     wanted = trained(compiled)
-    file = compiled.directory / "kernels.o"
+    file = compiled.directory / "kernels.a"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     damaged = load(compiled.directory, compiled.digest)
     assert damaged.kernels.images[1] is None
@@ -108,8 +118,60 @@ def test_the_object_of_another_cpu_is_not_run(compiled, lines, monkeypatch):
     manifest = msgspec.structs.replace(compiled.kernels.manifest, target="vax +d_float")
     files = replace(compiled.kernels, manifest=manifest, images=2 * (b"VAX code",))
     assert_equal(trained(replace(compiled, kernels=files)), trained(compiled))
-    for name, line in zip(("common.o", "kernels.o"), lines.messages, strict=True):
+    for name, line in zip(("common.o", "kernels.a"), lines.messages, strict=True):
         assert line.endswith(f"{name}: for another CPU, built again for this process")
+
+
+@pytest.fixture
+def builds(monkeypatch, tmp_path):
+    """The modules that this process builds: it has built none before, and has an empty cache."""
+    found, build = [], machine_code.build
+    monkeypatch.setattr(machine_code, "build", lambda text: found.append(text) or build(text))
+    monkeypatch.setattr(kernel_code, "_objects", ObjectCache(tmp_path / "objects"))
+    kernel_code.built.cache_clear()
+    yield found
+    kernel_code.built.cache_clear()
+
+
+def names_of(texts):
+    return [name for text in texts for name in re.findall(r"^define void @([\w.]+)", text, re.M)]
+
+
+def functions_of(executable):
+    return names_of(executable.kernels.texts[1:])
+
+
+def test_only_the_functions_that_are_new_are_built(builds, tmp_path):
+    def compiled(root, **changes):
+        network = replace(NETWORK, **changes)
+        return network.compile(tmp_path / root, ExecutionMode.PIPELINED, kernels="llvm")
+
+    first = compiled("first")
+    own = functions_of(first)
+    common, *texts = builds
+    assert "@team.run(" in common
+    assert names_of(texts) == own
+
+    for changes in ({"batch": 24}, {"sizes": (12, 7, 11, 5)}):
+        builds.clear()
+        other = compiled("other", **changes)
+        new = [name for name in functions_of(other) if name not in own]
+        assert names_of(builds) == new
+        assert 0 < len(new) < len(own)
+
+    builds.clear()
+    kernel_code.built.cache_clear()  # as in another process
+    assert compiled("again").kernels.images == first.kernels.images
+    assert not builds
+
+
+def test_objects_for_another_cpu_are_not_taken_from_the_cache(builds, monkeypatch, tmp_path):
+    text = "define void @f() {\n  ret void\n}\n"
+    for target in ("vax +d_float", "pdp11 +fpp", "vax +d_float"):
+        monkeypatch.setattr(machine_code, "host", lambda target=target: target)
+        kernel_code.built.cache_clear()
+        kernel_code.built(text)
+    assert builds == [text] * 2
 
 
 @pytest.mark.parametrize("lacks", ["llvmlite", "avx2"])

@@ -1,6 +1,10 @@
 """Objects that are built once for all processes of an account; what is damaged is built again."""
 
+import errno
+import logging
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -41,12 +45,14 @@ def test_an_object_is_built_once_for_each_source(folder, build):
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:40] + b"x", bytes])
-def test_a_damaged_entry_is_built_again(folder, build, damage):
+def test_a_damaged_entry_is_built_again(folder, build, damage, caplog):
+    caplog.set_level(logging.INFO, "csrun")
     built_twice(folder, build)
     (entry,) = folder.iterdir()
     entry.write_bytes(damage(entry.read_bytes()) if damage is not bytes else b"")
     assert built_twice(folder, build) == [b"object" * 100] * 2
     assert build.count == 2
+    assert caplog.messages == [f"{entry}: damaged, built again"]
 
 
 def test_a_folder_that_others_may_write_is_not_used(folder, build):
@@ -63,6 +69,45 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, build):
     assert build.count == 2
 
 
+def test_a_full_disk_is_done_without(folder, build, monkeypatch, caplog):
+    def write(path, data, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(object_cache, "write_whole", write)
+    assert built_twice(folder, build) == [b"object" * 100] * 2
+    assert build.count == 2
+    assert not caplog.messages
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from csrun.executable.object_cache import ObjectCache
+input()
+cache = ObjectCache(Path(sys.argv[1]))
+for n in range(200):
+    data = bytes([n]) * 5000
+    assert cache.built(str(n), lambda: data) == data
+cache.trim()
+"""
+
+
+def test_processes_write_the_same_entries_at_once(folder, build):
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdin=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for writer in writers:
+        writer.communicate(b"\n")
+    assert [writer.returncode for writer in writers] == [0, 0]
+    cache = ObjectCache(folder)
+    assert [cache.built(str(n), build) for n in range(200)] == [
+        bytes([n]) * 5000 for n in range(200)
+    ]
+    assert build.count == 0
+    assert len(list(folder.iterdir())) == 200  # no temporary file
+
+
 def test_the_least_recently_used_make_room(folder, build, monkeypatch):
     for age_s, source in enumerate("cba"):  # a is the oldest
         ObjectCache(folder).built(source, build)
@@ -70,7 +115,10 @@ def test_the_least_recently_used_make_room(folder, build, monkeypatch):
         os.utime(newest, (0, 1000 - age_s))
     ObjectCache(folder).built("a", build)  # which is used again
     monkeypatch.setattr(object_cache, "MOST_BYTES", 3 * 700)
-    ObjectCache(folder).built("d", build)
+    cache = ObjectCache(folder)
+    cache.trim()  # nothing: it has added none
+    cache.built("d", build)
+    cache.trim()
     assert build.count == 4
     ObjectCache(folder).built("a", build)
     assert build.count == 4

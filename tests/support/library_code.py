@@ -9,7 +9,7 @@ import numpy as np
 from support.machine_code import Guarded, array_over, extent
 
 from csrun.compiler.emit.llvm.library import library_code
-from csrun.compiler.emit.llvm.module import common_text, module_text
+from csrun.compiler.emit.llvm.module import SharedCode, common_text, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel
 from csrun.executable import machine_code
@@ -28,7 +28,7 @@ class LibraryCase:
         self.code, self.rows = code, code.rows
         assert len(constants) == len(code.constants)
         self._values, self._constants = values, constants
-        text = module_text({"kernel": (code, "")})
+        text = module_text([SharedCode(code, "", [])])
         images = [machine_code.build(text)]
         if any(f"@{called}(" in code.text for called in EXPORTED):
             images.insert(0, _products(tile_of(machine_code.host())))

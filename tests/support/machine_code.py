@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from csrun.compiler.emit.llvm.module import kernel_code, module_text
+from csrun.compiler.emit.llvm.module import SharedCode, kernel_code, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair.dialect import print_kernels
 from csrun.compiler.lair.loop import KernelLoop
@@ -80,7 +80,7 @@ class KernelCase:
             self.values[name] = np.ravel(value).astype(self._dtypes[name])
         self.code = kernel_code(loop.op, loop.writes, "kernel")
         if self.code is not None:
-            text = module_text({"kernel": (self.code, print_kernels([loop.op]))})
+            text = module_text([SharedCode(self.code, print_kernels([loop.op]), [])])
             self.machine = machine_code.MachineCode([machine_code.build(text)])
 
     def by_numpy(self, *numbers: float) -> dict[str, np.ndarray]:

@@ -8,13 +8,19 @@ from operator import attrgetter
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.kernel_lines import LinesFunction
 from csrun.compiler.emit.llvm.library import BUILDERS, library_code
-from csrun.compiler.emit.llvm.module import KernelCode, common_text, kernel_code, module_text
+from csrun.compiler.emit.llvm.module import (
+    KernelCode,
+    SharedCode,
+    common_text,
+    kernel_code,
+    module_text,
+)
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Phase
 from csrun.compiler.graph.kernel import CHECKS, Kernel, Name
 from csrun.compiler.kernels.products import AddedProduct, Product
 from csrun.compiler.lair.dialect import print_kernels
-from csrun.compiler.lair.kernel_function import KernelFunction, ProgramFunction
+from csrun.compiler.lair.kernel_function import KernelFunction, ProgramFunction, short_hash
 from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import machine_code
@@ -93,8 +99,8 @@ class KernelFunctions:
         products: kind of the program's products, as in its plan; those of BLAS have no machine
             code.
         """
-        signatures, texts = {}, {}
-        owners: dict[str, str] = {}  # functions that share equal code
+        codes: dict[str, SharedCode] = {}  # by the text of the code
+        signatures = {}
         of_products = {
             name: _product_signature(form.function, form.product, products)
             for name, form in self._forms.items()
@@ -104,20 +110,24 @@ class KernelFunctions:
             code = None if form.product is not None else form.code(SHARED)
             if code is None:
                 continue
-            owner = owners.setdefault(code.text, name)
-            signatures[name] = _signature(form, code, owner)
-            if owner == name:
-                own = replace(code, text=code.text.replace(f"@{SHARED}", f"@{name}"))
-                texts[name] = own, form.source()
+            if code.text not in codes:
+                named = _named_by_content(code, name.rpartition("_")[0])
+                codes[code.text] = SharedCode(named, form.source(), [])
+            shared = codes[code.text]
+            shared.functions.append(name)
+            signatures[name] = _signature(form, code, shared.code.name)
         if not signatures and not of_products:
             return None
+        assert len({each.code.name for each in codes.values()}) == len(codes), (
+            "two codes have one name"
+        )
         tile = tile_of(machine_code.host())
         has_pairs = any(each.in_pairs for each in of_products.values())
         instructions = instructions_of(products) if has_pairs else None
         pairs = None if instructions is None else TILES[instructions]
         common = common_text(tile, self._format_of_words, pairs)
         return KernelFiles.build(
-            (common, module_text(texts)), signatures, of_products, instructions
+            (common, module_text(codes.values())), signatures, of_products, instructions
         )
 
     @property
@@ -179,12 +189,18 @@ def _is_product(kernel: Kernel) -> bool:
     return isinstance(kernel, Product)
 
 
-def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSignature:
-    """Return the signature of a function, with the name of the function that owns its code."""
+def _named_by_content(code: KernelCode, stem: str) -> KernelCode:
+    """Return code under a name of its own, so that programs with equal code share its object."""
+    name = f"{stem}_{short_hash(code.text)}"
+    return replace(code, name=name, text=code.text.replace(f"@{SHARED}", f"@{name}"))
+
+
+def _signature(form: _FunctionForm, code: KernelCode, name: str) -> KernelSignature:
+    """Return the signature of a function, with the name of its machine code."""
     function = form.function
     is_loop = isinstance(function, KernelFunction)
     return KernelSignature(
-        owner,
+        name,
         tuple(_array(function, array) for array in code.parameters),
         form.rows if is_loop else code.rows,
         len(function.inputs),

@@ -44,6 +44,15 @@ class KernelCode:
     begin_rows: int = 0
 
 
+@dataclass(frozen=True)
+class SharedCode:
+    """Machine code with its source, and the functions of program.py that have it."""
+
+    code: KernelCode
+    source: str
+    functions: list[str]
+
+
 def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> KernelCode | None:
     """Return the machine code of a kernel, under this name; None if it has no such form."""
     try:
@@ -85,14 +94,16 @@ def function_text(name: str, arguments: str, lines: Iterable[str]) -> str:
     return "\n".join([f"define void @{name}({arguments}) nounwind {{", *lines, "}"])
 
 
-def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
-    """Return the text of the module of kernels, each with its source as comments."""
+def module_text(kernels: Iterable[SharedCode]) -> str:
+    """Return the text of the module of kernels, each with its functions and source as comments."""
     declared: dict[str, str] = {}
     parts = []
-    for code, source in kernels.values():
+    for shared in kernels:
+        code = shared.code
         declared |= code.declared
         declared |= {name: text for name, text in CALLED.items() if f"@{name}(" in code.text}
-        comments = "\n".join(f"; {line}".rstrip() for line in source.splitlines())
+        lines = [*shared.source.splitlines(), f"in program.py: {', '.join(shared.functions)}"]
+        comments = "\n".join(f"; {line}".rstrip() for line in lines)
         parts.append(f"{comments}\n{code.text}")
     return _module(parts, declared)
 
