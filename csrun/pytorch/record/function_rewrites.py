@@ -197,7 +197,7 @@ def lstsq(recorder: Any, a: Any, b: Any, rcond: Any = None, *, driver: Any = Non
     residuals = (a @ found - columns).square().sum(-2) if has_residuals else empty
     no_rank = torch.zeros(0, dtype=torch.int64)
     rank = no_rank if driver == "gels" else torch.full(a.shape[:-2], min(rows, size))
-    values = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else empty
+    values = torch.linalg.svdvals(a.detach()) if driver in ("gelsd", "gelss") else empty
     found = found.squeeze(-1) if is_vector else found
     return torch.return_types.linalg_lstsq((found, residuals, rank, values))
 
