@@ -129,13 +129,21 @@ def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("csrun.compiler.passes.pass_manager.print_module", lambda module: "")
 
 
+@pytest.fixture
+def _quick_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code without LLVM's optimizations, built in an eighth of the time: the same bits."""
+    monkeypatch.setattr("csrun.executable.machine_code.SPEED_LEVEL", 0)
+
+
 @pytest.fixture(scope="session")
 def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
 @pytest.fixture
-def shared_programs(monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None) -> None:
+def shared_programs(
+    monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None, _quick_builds: None
+) -> None:
     """Equal networks of `support` are compiled once a session, in one folder."""
 
     def shared(module: Any, root: Path, *options: Any) -> Any:
@@ -148,7 +156,9 @@ def shared_programs(monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: 
 
 
 @pytest.fixture
-def kept_compiles(monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None) -> None:
+def kept_compiles(
+    monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None, _quick_builds: None
+) -> None:
     """A run whose program an earlier test has compiled gets a copy of it into its model_dir."""
     from csrun.cirh import print_module  # not by the tests that compile nothing
     from csrun.compiler import compile_directory, compile_model
