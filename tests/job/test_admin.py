@@ -98,6 +98,7 @@ def planned_arena(model_dir: Path) -> int:
     return arena
 
 
+@pytest.mark.slow
 def test_a_drain_is_undone_when_interrupted_and_ends_with_the_job(
     place: FcMnist, administrator: Administrator, training: "subprocess.Popen[str]"
 ) -> None:

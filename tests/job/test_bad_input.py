@@ -251,6 +251,7 @@ def test_weights_that_are_not_finite_push_no_good_checkpoint_out(place: FcMnist)
     assert not place.checkpoint(1).exists()
 
 
+@pytest.mark.slow
 def test_the_checkpoint_before_the_one_that_gave_a_bad_loss_is_offered(place: FcMnist) -> None:
     place.configure(optimizer__learning_rate=1e30, runconfig__save_checkpoints_steps=1)
     message = "last good checkpoint is model-ckpt-0, checkpoint_path model_dir/model-ckpt-0; lower"
@@ -275,6 +276,7 @@ def test_a_checkpoint_without_its_tensors(trained: FcMnist) -> None:
     assert "the newest good one is model_dir/model-ckpt-15.safetensors:" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_one_before_a_damaged_checkpoint_is_offered_and_good(trained: FcMnist) -> None:
     place, longer, message = trained, ("--max_steps", "30"), "model-ckpt-20.safetensors is damaged"
     flip_a_bit(place.checkpoint(20))

@@ -58,7 +58,7 @@ def lines_of(shown: str) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["wse", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_a_terminal_shows_a_bar_below_the_log_lines(long_place: FcMnist, command: str) -> None:
     shown = on_a_terminal(long_place, COMMANDS[command])
     lines = lines_of(shown)

@@ -16,7 +16,10 @@ HOW = (signal.SIGKILL, signal.SIGINT)
 MOMENTS = [round(random.Random(number).uniform(0.3, LONGEST_S), 2) for number in range(6)]
 
 
-@pytest.mark.parametrize(("after_s", "how"), list(zip(MOMENTS, HOW, strict=False)))
+@pytest.mark.parametrize(
+    ("after_s", "how"),
+    [(MOMENTS[0], HOW[0]), pytest.param(MOMENTS[1], HOW[1], marks=pytest.mark.slow)],
+)
 def test_interrupted(place: FcMnist, how: signal.Signals, after_s: float) -> None:
     assert_next_one_is_whole(place, how, after_s)
 

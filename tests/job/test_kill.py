@@ -64,9 +64,9 @@ def moments(mode: Mode, *names: str) -> list[tuple[Mode, str, float]]:
 
 
 #: Of a pipeline those that differ; tests/chaos kills in both modes, at more moments. A killed
-#: launcher is in tests/launch/test_local.py, too.
-QUICK = ("forkserver", "rank-00000", "rank-00001", "wafer-cs2-02")
-MORE = ("launcher", "rank-00003")
+#: launcher, fork server and rank 0 are in tests/launch/test_local.py, too.
+QUICK = ("rank-00001", "wafer-cs2-02")
+MORE = ("launcher", "forkserver", "rank-00000", "rank-00003")
 MOMENTS = moments(STREAMING, *QUICK) + [
     pytest.param(*moment, marks=pytest.mark.slow)
     for moment in [*moments(STREAMING, *MORE), *moments(PIPELINED, *PIPELINED.causes)]

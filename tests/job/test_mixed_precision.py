@@ -47,6 +47,7 @@ def test_a_job_in_weight_streaming(place: FcMnist, reference: bytes) -> None:
     assert b"<td>gradient" in pages[0]
 
 
+@pytest.mark.slow
 def test_a_job_killed_and_started_again(place: FcMnist, reference: bytes) -> None:
     with place.start_wse("-o", "killed") as launcher:
         until(place.checkpoint(EVERY, "killed").exists)

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+if not os.environ.get("CSRUN_MODELZOO"):  # before the slow imports
+    pytest.skip("CSRUN_MODELZOO names no checkout of R_1.6.1", allow_module_level=True)
 pytest.importorskip("tensorflow")
 
 from support.modelzoo_records import write_run
 
-CHECKOUT = os.environ.get("CSRUN_MODELZOO", "")
+CHECKOUT = os.environ["CSRUN_MODELZOO"]
 SUPPORT = Path(__file__).parents[1] / "support"
 LIMIT_S = 280
 
 pytestmark = [
-    pytest.mark.skipif(not CHECKOUT, reason="CSRUN_MODELZOO names no checkout of R_1.6.1"),
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore"),

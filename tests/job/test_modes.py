@@ -49,6 +49,7 @@ def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
         assert re.findall(r"^sample (\d+): (\d)$", on_cpu.stdout, re.MULTILINE) == predicted
 
 
+@pytest.mark.slow
 def test_compiling_needs_no_system_and_training_waits_for_it(place: FcMnist) -> None:
     """While one job holds the system another compiles; a third waits until it is free."""
     place.configure(runconfig__max_steps=MANY_STEPS, runconfig__log_steps=50)

@@ -147,6 +147,7 @@ def test_weight_streaming_has_none(place: FcMnist) -> None:
     assert not place.checkpoint(0).exists()
 
 
+@pytest.mark.slow
 def test_replicas_share_the_scale_of_the_loss(place: FcMnist, site: Path) -> None:
     """One norm of all gradients decides, so that its state is that of a run without replicas."""
     scaled = {

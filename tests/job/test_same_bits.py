@@ -46,7 +46,7 @@ def assert_same(model_dir: Path, reference: Path) -> None:
         assert (model_dir / name).read_bytes() == (reference / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("streamers", LAYOUTS)
+@pytest.mark.parametrize("streamers", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_any_number_of_streamers(place: FcMnist, reference: Path, streamers: int) -> None:
     name = f"streamers_{streamers}"
     done = place.wse("-o", name, layout=(*LAYOUTS[streamers], "--cpus-per-task", "1"))

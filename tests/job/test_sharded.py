@@ -90,6 +90,7 @@ def test_the_streamer_whose_own_data_ends_is_named(place: FcMnist) -> None:
     assert "The dataset of streamer 2 ended at step 2 of 20: call .repeat()" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_evaluation_takes_all_data_of_streamers_that_have_unequally_much(
     trained_on_system: FcMnist,
 ) -> None:

@@ -136,6 +136,7 @@ def test_each_layer_is_told_of_by_a_program_that_is_marked(
     assert sum(span["dur"] for span in spans) <= sum(span["dur"] for span in computed)
 
 
+@pytest.mark.slow
 def test_resident_weights_are_updated_where_they_are(place: FcMnist, by_layers: FcMnist) -> None:
     configure(place, runconfig__trace_steps=[FIRST, LAST])
     done = place.wse(interpreter="python")

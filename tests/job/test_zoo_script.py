@@ -24,9 +24,9 @@ PARAMS = {
     "runconfig": {"max_steps": 16, "eval_steps": 5, "checkpoint_steps": 8, "seed": 2},
 }
 ALONE = (sys.executable,)
-#: A chief and six streamers.
+#: A chief and three streamers, which ten batches are no multiple of.
 JOB = (
-    *(sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "4", "--tasks-per-node", "3"),
+    *(sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3", "--tasks-per-node", "3"),
     "python-ws",
 )
 CS = ("--cs_ip", "127.0.0.2")

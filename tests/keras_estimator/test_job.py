@@ -162,17 +162,27 @@ def test_a_fit_in_a_job_is_that_of_keras_in_all_tasks(place):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_only_the_chief_imports_keras_and_a_resumed_job_has_the_losses_of_one_process(
+IN_PARTS = ("--num_csx", "2")
+
+
+def test_only_the_chief_imports_keras_and_a_job_has_the_losses_of_one_process(
     place, caplog, monkeypatch
 ):
+    """On two systems, in micro-batches."""
+    done = place.run(*SITE, *JOB, "python-ws", "train.py", "streaming", "8", *IN_PARTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    imported = [path.read_text() for path in sorted(place.path.glob("task_*.txt"))]
+    assert imported.count("True") == 1, imported
+    assert_equal(losses(done.stdout), trained_here(place, caplog, monkeypatch))
+    assert counted(place.path / "streaming") == counted(place.path / "here") == 8
+
+
+@pytest.mark.slow
+def test_a_resumed_job_has_the_losses_of_one_process(place, caplog, monkeypatch):
     """The resumed run is on two systems, in micro-batches."""
     first = place.run(*JOB, "python-ws", "train.py", "streaming", "4")
     assert first.returncode == 0, first.stdout + first.stderr
-    tasks = sorted(place.path.glob("task_*.txt"))
-    imported = [path.read_text() for path in tasks]
-    assert imported.count("True") == 1, imported
-    parts = ("--num_csx", "2")
-    resumed = place.run(*SITE, *JOB, "python-ws", "train.py", "streaming", "8", *parts)
+    resumed = place.run(*SITE, *JOB, "python-ws", "train.py", "streaming", "8", *IN_PARTS)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     found = losses(first.stdout) + losses(resumed.stdout)
     assert_equal(found, trained_here(place, caplog, monkeypatch))

@@ -79,11 +79,12 @@ def place(tmp_path: Path) -> Sandbox:
 def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
     """Arena and all else that is more than when it began, within 5 % of the plan's arena."""
     found: list[tuple[int, int]] = []
+    wafer = None
     with place.start("--total-nodes", "3", "python-ws", "run.py", "--mode", "train") as job:
         while job.poll() is None:
-            time.sleep(0.01)  # a look takes a millisecond, and the arena's pages stay
+            time.sleep(0.02)  # a look takes a millisecond, and the arena's pages stay
             try:
-                if (wafer := wafer_of(job.pid)) is not None:
+                if (wafer := wafer or wafer_of(job.pid)) is not None:
                     found.append(held_bytes(wafer))
             except (OSError, psutil.NoSuchProcess):
                 continue

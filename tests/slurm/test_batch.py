@@ -44,6 +44,7 @@ def test_a_submitted_job_compiles_before_it_asks_for_the_system(
     assert not list(cluster_place.jobs.rglob("secret"))
 
 
+@pytest.mark.slow
 def test_the_compile_before_a_script_that_ignores_the_word_trains_nothing(
     cluster_place: Sandbox,
 ) -> None:
@@ -228,7 +229,7 @@ def test_the_dry_run_is_what_slurm_would_get(cluster_place: Sandbox) -> None:
     ) in line
 
 
-@pytest.mark.parametrize("first", [(), ("--compile-first",)])
+@pytest.mark.parametrize("first", [pytest.param((), marks=pytest.mark.slow), ("--compile-first",)])
 def test_the_dry_run_of_a_submission_is_a_file_that_is_taken(
     first: tuple[str, ...], cluster_place: Sandbox, testbed: Testbed
 ) -> None:

@@ -42,7 +42,7 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slurm
 @pytest.mark.parametrize("layout", [
-    ("--total-nodes", "2", "python"),
+    pytest.param(("--total-nodes", "2", "python"), marks=pytest.mark.slow),
     ("--total-nodes", "4", "python-ws"),
     pytest.param(
         ("--total-nodes", "4", "--tasks-per-node", "8", "--cpus-per-task", "1", "--cyclic",
@@ -60,10 +60,14 @@ def test_a_training_is_that_of_one_process(
     assert re.fullmatch(r"srun: job \d+ has been allocated resources", lines[-1])
 
 
-@pytest.mark.parametrize("rank", [0, 1, 5])
-@pytest.mark.parametrize(("ending", "code", "said"), [
-    ("sys.exit(7)", 7, "ended with exit code 7"),
-    ("os.kill(os.getpid(), 9)", 137, "was killed by signal 9 (SIGKILL)"),
+EXITS = ("sys.exit(7)", 7, "ended with exit code 7")
+IS_KILLED = ("os.kill(os.getpid(), 9)", 137, "was killed by signal 9 (SIGKILL)")
+
+
+@pytest.mark.parametrize(("rank", "ending", "code", "said"), [
+    (1, *EXITS), (5, *IS_KILLED),
+    *(pytest.param(rank, *how, marks=pytest.mark.slow)
+      for rank, how in ((0, EXITS), (5, EXITS), (0, IS_KILLED), (1, IS_KILLED))),
 ])  # fmt: skip
 def test_a_task_that_fails_in_each_component(
     place: Sandbox, rank: int, ending: str, code: int, said: str
@@ -100,7 +104,9 @@ def test_a_lost_peer_is_not_the_cause(place: Sandbox) -> None:
     assert "rank 4 (streamer) on node4" in done.stderr
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_lets_every_task_finish_what_it_does(
     place: Sandbox, signum: signal.Signals
 ) -> None:

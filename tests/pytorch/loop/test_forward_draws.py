@@ -120,8 +120,15 @@ def changed_after_the_call(kit):
     return steps_of(kit, loss_of)
 
 
-@pytest.mark.parametrize("how", ["draws", "seeds", "decides", "scales"])
-@pytest.mark.parametrize("loop", [alone, two_views, changed_after_the_call], ids=name_of)
+HOW = ("draws", "seeds", "decides", "scales")
+OTHERS = [
+    pytest.param(loop, how, marks=[pytest.mark.slow] * (how != "decides"))
+    for loop in (two_views, changed_after_the_call)
+    for how in HOW
+]
+
+
+@pytest.mark.parametrize(("loop", "how"), [*((alone, how) for how in HOW), *OTHERS], ids=name_of)
 def test_draws_of_forward_come_in_pytorchs_order(tmp_path, loop, how):
     beside(loop, tmp_path, Twice(how))
 

@@ -383,7 +383,7 @@ def passes(kit, note=lambda: None):
                 kit.criterion(kit.model(x), y)
 
 
-@pytest.mark.parametrize("kit", [Kit, Ragged])
+@pytest.mark.parametrize("kit", [pytest.param(Kit, marks=pytest.mark.slow), Ragged])
 @pytest.mark.parametrize(
     "layer",
     [ActNorm, Codebook, ReadBefore, Usage, CumulativeNorm, SkippedNorm, Counted, Masked],
