@@ -114,9 +114,10 @@ def no_leak() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of the tests' own, in what they start, too."""
+    """A cache folder of the tests' own, in what they start, too; one for all of scripts/test."""
+    folder = os.environ.get("TESTS_CACHE_DIR") or tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CSRUN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("CSRUN_CACHE_DIR", str(folder))
         yield
 
 
@@ -130,7 +131,7 @@ def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _quick_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code without LLVM's optimizations, built in an eighth of the time: the same bits."""
     monkeypatch.setattr("csrun.executable.machine_code.SPEED_LEVEL", 0)
 
@@ -142,7 +143,7 @@ def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shared_programs(
-    monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None, _quick_builds: None
+    monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None, quick_builds: None
 ) -> None:
     """Equal networks of `support` are compiled once a session, in one folder."""
 
@@ -157,7 +158,7 @@ def shared_programs(
 
 @pytest.fixture
 def kept_compiles(
-    monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None, _quick_builds: None
+    monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None, quick_builds: None
 ) -> None:
     """A run whose program an earlier test has compiled gets a copy of it into its model_dir."""
     from csrun.cirh import print_module  # not by the tests that compile nothing

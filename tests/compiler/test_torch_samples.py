@@ -36,8 +36,8 @@ TABLE = "tests/support/samples/table.py"
 
 
 @pytest.fixture(autouse=True)
-def _no_texts(no_texts):
-    """Hundreds of compiles of which nobody reads a text."""
+def _quick_compiles(no_texts, quick_builds):
+    """Hundreds of compiles of which nobody reads a text; test_operators.py has optimized ones."""
 
 
 def check(row, root, most, every):

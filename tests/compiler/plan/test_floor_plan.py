@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.programs import SYSTEM
 from support.rectangles import apart, inside
@@ -69,6 +69,7 @@ def chain(count: int) -> list[Wire]:
     return [Wire(i, j) for i, j in pairwise(range(count))]
 
 
+@settings(max_examples=50)
 @given(networks())
 def test_a_plan_is_sound_and_nearly_as_fast_as_its_area_allows(network):
     flops, memory = network
