@@ -39,13 +39,13 @@ def test_two_elements_train_with_their_values_and_one_table(digits: FcMnist) -> 
     rows = rows_of(digits, 1)
     assert [row["optimizer.learning_rate"] for row in rows] == ["0.1", "0.001"]
     assert [(row["state"], row["steps"]) for row in rows] == [("COMPLETED", "4")] * 2
+    alone = digits.cpu(
+        *TINY, "--set", f"optimizer.learning_rate={rows[1]['optimizer.learning_rate']}",
+        "--model_dir", "alone",
+    )  # fmt: skip
+    assert f"Loss for final step: {rows[1]['loss']}" in alone.stdout + alone.stderr
+    assert rows[0]["loss"] != rows[1]["loss"]
     for row in rows:
-        alone = digits.cpu(
-            *TINY, "--set", f"optimizer.learning_rate={row['optimizer.learning_rate']}",
-            "--model_dir", f"alone_{row['index']}",
-        )  # fmt: skip
-        final = alone.stdout + alone.stderr
-        assert f"Loss for final step: {row['loss']}" in final
         assert row["model_dir"] == str(digits.model_dir / f"array_{row['index']}")
         command = json.loads(Path(row["model_dir"], "train", "command_train.json").read_text())
         assert command["words"][1:3] == ["-m", "csrun.cli.csrun_wse"]

@@ -1,6 +1,7 @@
 """Gradients of cnn_mnist in mixed precision, beside PyTorch with the same roundings."""
 
 from importlib import import_module
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -67,8 +68,15 @@ def one_step(params, folder, kind, kernels, batch):
     return first, {name: first[name] - machine.state[name] for name in trained}
 
 
-@pytest.mark.parametrize("kernels", LIMITS)
-@pytest.mark.parametrize("name", FORMATS)
+def one_is_quick(name, kernels):
+    """All formats with NumPy kernels; bfloat16, which has the fewest bits, in machine code."""
+    is_slow = kernels == "llvm" and name != BFLOAT16.name
+    return pytest.param(name, kernels, marks=[pytest.mark.slow] * is_slow)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"), [one_is_quick(*each) for each in product(FORMATS, LIMITS)]
+)
 def test_a_step_has_the_gradients_of_pytorch_with_the_same_roundings(
     tmp_path, params, name, kernels
 ):

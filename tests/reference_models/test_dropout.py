@@ -17,7 +17,12 @@ from csrun.estimator import CerebrasEstimator, CSRunConfig
 RATE, STEPS = 0.2, 4
 
 
-@pytest.fixture(params=SMALL_MODELS)
+def one_is_quick(name: str) -> Any:
+    """Return a case of a model; splits of batches are in tests/runtime/step/test_compute.py."""
+    return pytest.param(name, marks=[pytest.mark.slow] * (name != "gpt2"))
+
+
+@pytest.fixture(params=map(one_is_quick, SMALL_MODELS))
 def model(request: pytest.FixtureRequest) -> SmallModel:
     request.getfixturevalue(request.param)  # its folder on the import path
     return SMALL_MODELS[request.param]

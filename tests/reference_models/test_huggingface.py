@@ -139,7 +139,7 @@ def assert_same(case, ours, theirs):
         np.testing.assert_allclose(one[rows], other[rows], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("shard", ["20KB", "5GB"])
+@pytest.mark.parametrize("shard", ["20KB", pytest.param("5GB", marks=pytest.mark.slow)])
 def test_logits_are_the_same_there_and_back(own_folder, case, conversion, shard):
     made = case.make()
     made.save_pretrained(own_folder / "theirs", max_shard_size=shard)

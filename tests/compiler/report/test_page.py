@@ -134,7 +134,13 @@ return [...arguments[0].querySelectorAll("text")].map((text) => {
 """
 
 
-@pytest.mark.parametrize("hidden", [(50,) * 10, (500, 300)], ids=["10x50", "500-300"])
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        pytest.param((50,) * 10, id="10x50"),
+        pytest.param((500, 300), id="500-300", marks=pytest.mark.slow),
+    ],
+)
 def test_each_layer_of_fc_mnist_has_a_name_that_can_be_read(browser, tmp_path, hidden):
     network = Network((784, *hidden, 10), batch=128)
     for replicas, width in product((1, 4, 16), (*WIDTHS, 400, 1190)):

@@ -51,7 +51,7 @@ def causes(folder):
     return list(found["recorded_steps"])
 
 
-@pytest.mark.parametrize("how", ["nonzero", "where"])
+@pytest.mark.parametrize("how", ["nonzero", pytest.param("where", marks=pytest.mark.slow)])
 def test_experts_are_chosen_by_the_batch(tmp_path, how):
     beside(two_passes, tmp_path, Experts("batch", how))
     assert not causes(tmp_path), "each count has its own program"

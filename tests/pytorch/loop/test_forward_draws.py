@@ -1,6 +1,7 @@
 """Random numbers that forward draws: PyTorch's, in PyTorch's order."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -121,14 +122,18 @@ def changed_after_the_call(kit):
 
 
 HOW = ("draws", "seeds", "decides", "scales")
-OTHERS = [
-    pytest.param(loop, how, marks=[pytest.mark.slow] * (how != "decides"))
-    for loop in (two_views, changed_after_the_call)
-    for how in HOW
-]
 
 
-@pytest.mark.parametrize(("loop", "how"), [*((alone, how) for how in HOW), *OTHERS], ids=name_of)
+def one_is_quick(loop, how):
+    is_slow = loop is not alone and how != "decides"
+    marks = [pytest.mark.slow] * is_slow
+    return pytest.param(loop, how, id=f"{name_of(loop)}-{how}", marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("loop", "how"),
+    [one_is_quick(*each) for each in product((alone, two_views, changed_after_the_call), HOW)],
+)
 def test_draws_of_forward_come_in_pytorchs_order(tmp_path, loop, how):
     beside(loop, tmp_path, Twice(how))
 

@@ -267,7 +267,7 @@ class Ragged(Kit):
 
 
 @pytest.mark.parametrize("layer", [Codebook, ReadBefore, Counted, SkippedNorm])
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_step_of_another_shape_counts_once(tmp_path, layer, fast):
     torch.manual_seed(1)
     beside(two_passes, tmp_path, layer(), kit=Ragged, settings={"fast": fast})
