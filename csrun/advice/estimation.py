@@ -27,6 +27,7 @@ from csrun.executable import Executable, Plan
 from csrun.launch.task_memory import PRIVATE_BYTES, SHARED_BYTES
 from csrun.records.run_estimate import ProductRate, RoleMemory, RunEstimate
 from csrun.runtime.store.backing import disk_of
+from csrun.runtime.store.disk_traffic import disk_traffic
 from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
 from csrun.site.site import System
 
@@ -95,11 +96,11 @@ def step_here(
     given: EstimatedInput,
     settings: RunSettings,
     speeds: MachineSpeeds,
-    disk_bytes_per_s: float | None,
+    disk_s: float,
 ) -> LocalStep:
     """Measure a step, or compute it where its memory is not free.
 
-    disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
+    disk_s: time of the disk that the store is on
     """
     plan, cpus = executable.plan, len(os.sched_getaffinity(0))
     # A streamer makes a batch, and copies it into its ring.
@@ -110,7 +111,7 @@ def step_here(
         exclusive_s = plan.batch_size / measured.samples_per_s
         spread = measured.spread / measured.samples_per_s
         return LocalStep(exclusive_s, spread, cpu_s + measured.cpu_s, cpus, True)
-    exclusive_s = computed_step_s(executable, speeds, disk_bytes_per_s)
+    exclusive_s = computed_step_s(executable, speeds, disk_s)
     cpu_s += cpus * products_s(executable, speeds) + passing_bytes(plan) / speeds.copy_bytes_per_s
     return LocalStep(exclusive_s, 0.0, cpu_s, cpus, False)
 
@@ -130,7 +131,8 @@ def estimate_of(
     wafer, on_disk = wafer_memory(plan), _bytes_beside_disk(plan, settings)
     speeds, disk_rate = speeds_here(executable)
     limit = Limit.of(plan, system)
-    step = step_here(executable, given, settings, speeds, None if on_disk is None else disk_rate)
+    disk_s = disk_step_s(plan, on_disk, disk_rate)
+    step = step_here(executable, given, settings, speeds, disk_s)
     return RunEstimate(
         mode=str(plan.mode),
         batch_size=plan.batch_size,
@@ -244,17 +246,25 @@ def least_sram_bytes(plan: Plan) -> int:
     return int(FLOOR_PLAN_SHARE * plan.arena_bytes)
 
 
-def computed_step_s(
-    executable: Executable, speeds: MachineSpeeds, disk_bytes_per_s: float | None
-) -> float:
+def computed_step_s(executable: Executable, speeds: MachineSpeeds, disk_s: float = 0.0) -> float:
     """Return the time of a step that cannot be run here, by its operations, copies and disk.
 
-    disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
+    disk_s: time of the disk that the store is on
     """
-    passing = passing_bytes(executable.plan)
-    copies_s = passing / speeds.copy_bytes_per_s
-    disk_s = passing / disk_bytes_per_s if disk_bytes_per_s else 0.0
+    copies_s = passing_bytes(executable.plan) / speeds.copy_bytes_per_s
     return max(products_s(executable, speeds), copies_s, disk_s)
+
+
+def disk_step_s(plan: Plan, on_disk: int | None, bytes_per_s: float | None) -> float:
+    """Return the time in which the store's disk reads and writes the bytes of a step.
+
+    on_disk: bytes in memory of a store on disk, None for one in memory.
+    bytes_per_s: speed of the disk, None if unknown.
+    """
+    if on_disk is None or not bytes_per_s:
+        return 0.0
+    traffic = disk_traffic(plan, on_disk)
+    return (traffic.read + traffic.written) / bytes_per_s
 
 
 def products_of(executable: Executable, speeds: MachineSpeeds) -> tuple[ProductRate, ...]:

@@ -129,7 +129,13 @@ def _cached(target: Path, private: Path | None) -> CompileResult | None:
 def _updates_of(module: ModuleOp, model: MatchedModel, options: CompileOptions) -> ProgramUpdates:
     reads_words = has_half_gradients(model, options)
     form = UpdateForm(
-        precision_of(module), model.measures, model.clipping, model.storage, reads_words
+        precision_of(module),
+        model.measures,
+        model.clipping,
+        model.storage,
+        reads_words,
+        # A streaming program does not know whether the run's store has words: MemoryX writes them.
+        writes_words=model.storage is not None and not options.is_streaming,
     )
     return ProgramUpdates(model.updates, model.states, form)
 

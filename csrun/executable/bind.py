@@ -171,6 +171,10 @@ BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]
 
 BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]
 
+BIND_WORDS = "bind_words"  # function of a program in weight streaming
+# of flat weights and the words of their numbers: the function that narrows the weights
+BindWords = Callable[[Array, Array], Callable[[], None]]
+
 
 def store_of(plan: Plan, arena: Bytes, store: Bytes | None) -> Bytes:
     """Return the store's bytes: the front of the arena if the plan says so, else the given block.

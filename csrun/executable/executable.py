@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType
@@ -19,8 +19,10 @@ from csrun.executable import machine_code
 from csrun.executable.arrays import Array, Bytes
 from csrun.executable.batch_calls import bind_batches
 from csrun.executable.bind import (
+    BIND_WORDS,
     BindUpdate,
     BindWafer,
+    BindWords,
     Record,
     Runtime,
     StepState,
@@ -96,6 +98,18 @@ class Executable:
         if self.plan.recording is not None:
             program = UpdateRecorder(self.plan, views, self.directory).over(program)
         return program
+
+    def words_binder(self) -> BindWords:
+        """Return the function that binds weights to the words that they are narrowed to.
+
+        The functions that it returns may run concurrently.
+        """
+        half = self.plan.storage
+        assert half is not None, "weights are words in mixed precision"
+        if self.plan.store_in_arena:  # updates write the words
+            return lambda weights, words: partial(half.narrow, weights, words)
+        bind: BindWords = self._namespace()[BIND_WORDS]
+        return bind
 
     def over(self, owner: Plan) -> "Executable":
         """Return this Executable over the store of another; CsrunError if the store does not

@@ -47,7 +47,7 @@ def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
     """Return the store's flat regions by name: `weights/0`, `gradients/0`, `momentum/0`, … for each
     group, and `numbers` for those of the steps.
 
-    In mixed precision there are also `words/0`, and gradients may be words; the next value of a
+    In mixed precision there may also be `words/0`, and gradients may be words; the next value of a
     state is then `next/<state>`.
 
     Shapes: each [group.nbytes / itemsize], of the plan's precision or WORD; states are flat

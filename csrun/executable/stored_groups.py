@@ -126,8 +126,9 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `scale_numbers` more columns are the state of the loss scale after the step.
 
     In mixed precision `words_offset` is the region of the weights as 16-bit words, half as large:
-    word i is that of weight i. Updates write it, and the wafer reads it. With `has_half_gradients`
-    the gradients are words, too; otherwise they are float32 sums of the wafer's words.
+    word i is that of weight i. Updates write it, and the wafer reads it. None if weights are
+    narrowed when they are sent. With `has_half_gradients` the gradients are words, too; otherwise
+    they are float32 sums of the wafer's words.
     """
 
     nbytes: int

@@ -18,6 +18,7 @@ from csrun.advice.estimation import (
     EstimatedInput,
     LocalStep,
     computed_step_s,
+    disk_step_s,
     host_memory,
     largest_batch,
     least_sram_bytes,
@@ -33,6 +34,7 @@ from csrun.base.run_config import RunSettings
 from csrun.compiler import TooLargeError, compile_model
 from csrun.data import Dataset
 from csrun.executable import Plan
+from csrun.runtime.store.residency import least_bytes
 
 NETWORK = Network(sizes=(200, 400, 100, 10), batch=64)
 WEIGHTS = sum(4 * (a * b + b) for a, b in pairwise(NETWORK.sizes))
@@ -66,7 +68,12 @@ def test_in_mixed_precision_copies_are_words(tmp_path: Path) -> None:
     halves = replace(NETWORK, storage=storage_format("mixed_bfloat16")).compile(tmp_path, mode).plan
     state = store_memory(halves)
     assert sum(state.values()) == halves.store.nbytes
-    assert state["weights"] == store_memory(whole)["weights"] == 2 * state["16-bit weights"]
+    assert state["weights"] == store_memory(whole)["weights"]
+    assert "16-bit weights" not in state  # which are narrowed when they are sent
+    pipelined = replace(NETWORK, storage=storage_format("mixed_bfloat16")).compile(
+        tmp_path, ExecutionMode.PIPELINED
+    )
+    assert 2 * store_memory(pipelined.plan)["16-bit weights"] == state["weights"]
     words, floats = (wafer_memory(plan)["copies of weights"] for plan in (halves, whole))
     assert words == pytest.approx(floats / 2, rel=0.01)
 
@@ -131,13 +138,23 @@ def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path)
     products = [2 * NETWORK.batch * a * b for a, b in pairwise(NETWORK.sizes)]
     flops = 3 * sum(products) - products[0]  # no gradient of the input
     speeds = MachineSpeeds(1e12, {"blas": 1e9})
-    in_memory = computed_step_s(executable, speeds, None)
+    in_memory = computed_step_s(executable, speeds)
     assert in_memory == pytest.approx((1 + ALL_ELSE) * flops / 1e9, rel=0.02)
-    assert computed_step_s(executable, speeds, 1e12) == in_memory
+    assert computed_step_s(executable, speeds, in_memory / 2) == in_memory
+    assert computed_step_s(executable, speeds, 2 * in_memory) == 2 * in_memory
     passing = 6 * store_memory(plan)["weights"]  # two loads; in and out of weights and momentum
-    slow = computed_step_s(executable, speeds, 1e3)
+    slow = computed_step_s(executable, MachineSpeeds(1e3, {"blas": 1e15}))
     assert slow == pytest.approx(passing / 1e3, rel=0.2)
-    assert computed_step_s(executable, MachineSpeeds(1e3, {"blas": 1e15}), None) == slow
+
+
+def test_the_disk_moves_what_does_not_stay_in_memory(tmp_path: Path) -> None:
+    network = replace(NETWORK, sizes=(400,) * 12 + (10,))
+    plan = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1).plan
+    least, weights = least_bytes(plan), store_memory(plan)["weights"]
+    # two loads, in and out of momentum, out of weights
+    assert disk_step_s(plan, least, 1e6) == pytest.approx(5 * weights / 1e6, rel=0.1)
+    assert disk_step_s(plan, plan.store.nbytes, 1e6) == 0
+    assert disk_step_s(plan, None, 1e6) == disk_step_s(plan, least, None) == 0
 
 
 def test_products_of_bfloat16_are_computed_at_their_own_rate(
@@ -146,9 +163,9 @@ def test_products_of_bfloat16_are_computed_at_their_own_rate(
     """Four fifths of the operations at 4e9 FLOP/s, the others at 1e9, and all else."""
     executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     speeds = MachineSpeeds(1e15, {"blas": 1e9, "own": 1e9, "amx_bf16": 4e9})
-    whole = computed_step_s(executable, speeds, None)
+    whole = computed_step_s(executable, speeds)
     monkeypatch.setattr(estimation, "forms_of", lambda program: {"amx_bf16": 0.8, "own": 0.2})
-    assert computed_step_s(executable, speeds, None) == pytest.approx(
+    assert computed_step_s(executable, speeds) == pytest.approx(
         (0.4 + ALL_ELSE) / (1 + ALL_ELSE) * whole
     )
     shares = [(each.products, each.share) for each in products_of(executable, speeds)]
@@ -176,8 +193,8 @@ def test_tasks_share_the_cpus_of_the_machine(
     monkeypatch.setattr(estimation, "MEASURED_SHARE", 0.0)
     executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     speeds = MachineSpeeds(1e12, {"blas": 1e9})
-    found = step_here(executable, given, RunSettings(), speeds, None)
-    assert found.exclusive_s == computed_step_s(executable, speeds, None)
+    found = step_here(executable, given, RunSettings(), speeds, 0.0)
+    assert found.exclusive_s == computed_step_s(executable, speeds)
     work_s = found.exclusive_s * found.cpus + given.batch_cpu_s  # copies take no time
     assert found.seconds == pytest.approx(work_s / found.cpus, rel=1e-3)
 

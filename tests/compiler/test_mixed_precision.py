@@ -1,6 +1,7 @@
 """Steps in mixed precision: beside PyTorch with the same roundings, in both modes, and scaled."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,9 +32,12 @@ KERNELS = ["numpy", *(["llvm"] if machine_code.is_supported() else [])]
 class Trained:
     """A network after some steps: losses of the steps, weights by name, state of the scale."""
 
-    def __init__(self, network: Network, folder, mode=PIPELINED, steps=STEPS, **options):
+    def __init__(
+        self, network: Network, folder, mode=PIPELINED, steps=STEPS, data_batch=None, **options
+    ):
         self.executable = network.compile(folder, mode, 1, **options)
-        batches = ArrayData(network.batches(steps))
+        of_data = replace(network, batch=data_batch or network.batch)
+        batches = ArrayData(of_data.batches(steps))
         machine = CpuMachine(self.executable, batches, RunSettings(), 0)
         machine.initialize()
         self.machine = machine
@@ -160,14 +164,49 @@ def test_weights_and_gradients_are_words_and_the_masters_float32(tmp_path, mode)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-def test_updates_write_words_of_the_weights(tmp_path, kernels):
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_words_in_the_store_are_those_of_the_updated_weights(tmp_path, mode, kernels):
     network = Network(storage=FLOAT16)
-    plan = network.compile(tmp_path, STREAMING, 1, kernels=kernels).plan
-    memory = Trained(network, tmp_path, STREAMING, kernels=kernels).machine._memory.store
-    views = flat_views(plan, memory)
+    options = {"kernels": kernels, "micro_batches": 2}
+    trained = Trained(network, tmp_path, mode, data_batch=2 * network.batch, **options)
+    plan = trained.executable.plan
+    views = flat_views(plan, trained.machine._memory.store)
     for group in plan.groups:
         words, weights = (views[f"{name}/{group.index}"] for name in ("words", "weights"))
         np.testing.assert_array_equal(words.view(np.float16), weights.astype(np.float16))
+
+
+def test_a_streamed_step_of_one_batch_needs_no_words_in_the_store(tmp_path):
+    network = Network(storage=FLOAT16)
+    parts = {"micro_batches": 2}
+    has_words = {
+        "pipelined": network.compile(tmp_path, PIPELINED, 1),
+        "streamed": network.compile(tmp_path, STREAMING, 1),
+        "in parts": network.compile(tmp_path, STREAMING, 1, **parts),
+        "accumulated": network.compile(tmp_path, STREAMING, 1, accumulates=True),
+        "evaluated": network.compile(tmp_path, STREAMING, 1, RunMode.EVAL),
+    }
+    without = [n for n, e in has_words.items() if e.plan.store.words_offset is None]
+    assert without == ["streamed"]
+    whole = replace(network, storage=None).compile(tmp_path, STREAMING, 1).plan.store
+    window = has_words["streamed"].plan.store.gradients_bytes
+    streamed = has_words["streamed"].plan.store
+    assert streamed.nbytes == whole.nbytes - whole.gradients_bytes + window
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_are_narrowed_as_numpy_does(tmp_path, name, kernels):
+    """Of all exponents, NaN and infinities, in a length that no vector divides."""
+    half = FORMATS[name]
+    bits = np.random.default_rng(5).integers(0, 1 << 32, 100_003, np.uint32)
+    weights = bits.view("f")
+    weights[:3] = np.nan, np.inf, -np.inf
+    found, expected = np.zeros((2, len(weights)), np.uint16)
+    executable = Network(storage=half).compile(tmp_path, STREAMING, 1, kernels=kernels)
+    executable.words_binder()(weights, found)()
+    half.narrow(weights, expected)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("options", [{"micro_batches": 2}, {"systems": 2}])

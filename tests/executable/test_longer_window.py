@@ -12,7 +12,7 @@ from csrun.executable.shared_store import with_window
 MORE = 640  # bytes
 CASES = {
     "float32": (None, ExecutionMode.WEIGHT_STREAMING, {}),
-    "words": (BFLOAT16, ExecutionMode.WEIGHT_STREAMING, {}),
+    "words": (BFLOAT16, ExecutionMode.WEIGHT_STREAMING, {"micro_batches": 2}),
     "two systems": (None, ExecutionMode.WEIGHT_STREAMING, {"systems": 2}),
     "on the wafer": (None, ExecutionMode.PIPELINED, {}),
 }

@@ -13,7 +13,7 @@ from csrun.base.version import VERSION
 from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
 from csrun.compiler.emit.recording_code import RECORD, RecordingCode
-from csrun.compiler.emit.update_code import ProgramUpdates, update_functions
+from csrun.compiler.emit.update_code import ProgramUpdates, narrowing_function, update_functions
 from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.plan.store_layout import Layout
 from csrun.compiler.plan.visits import Function
@@ -77,6 +77,8 @@ def generate(
         f"    return WaferProgram([{visits}])",
     ]
     update = update_functions(layout, updates)
+    if updates.narrowing is not None:
+        update += ["", "", *narrowing_function(updates.narrowing)]
     body = "\n".join([REDUCTIONS, "", *kernels.lines(), *wafer, "", "", *update, ""])
     called = ", ".join(sorted(numpy_names(body)))
     text = HEAD.format(version=VERSION, checksum=checksum, functions=called) + "\n" + body

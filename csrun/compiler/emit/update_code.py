@@ -20,6 +20,7 @@ from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.optimizers import CYCLED, EARLIER, Optimizer, PerTensor
 from csrun.compiler.plan.store_layout import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
+from csrun.executable.bind import BIND_WORDS
 
 HALVES = "front", "back"
 FINISH = "finish"  # second loop of an optimizer with per-tensor norms
@@ -44,10 +45,16 @@ class ProgramUpdates:
         different = dict.fromkeys(self.optimizers.values())
         return {each: UpdateLoops.of(each, self.form) for each in different}
 
+    @cached_property
+    def narrowing(self) -> KernelLoop | None:
+        """Loop that narrows weights to words, if updates do not write them."""
+        return self.form.narrowing
+
     @property
     def kernels(self) -> list[KernelLoop]:
-        """Loops of all optimizers."""
-        return [loop for loops in self.loops.values() for loop in loops.all]
+        """Loops of all optimizers, and the one that narrows weights."""
+        narrowing = [] if self.narrowing is None else [self.narrowing]
+        return [*(loop for loops in self.loops.values() for loop in loops.all), *narrowing]
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,12 @@ def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
         *(f"    {line}" if line else "" for line in lines),
         f"    return UpdateProgram({found})",
     ]
+
+
+def narrowing_function(narrowing: KernelLoop) -> list[str]:
+    """Generate the function that binds weights, and the words that they are narrowed to."""
+    run = narrowing.function.bind("run", lambda array: array.name)
+    return [f"def {BIND_WORDS}(weights, words):", *_indented([run, "return run"])]
 
 
 def _scratch(halves: Sequence["_Half"], dtype: str) -> Iterator[str]:

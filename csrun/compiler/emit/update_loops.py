@@ -41,7 +41,8 @@ class UpdateForm:
     dtype: of weights, slots and gradients.
     is_measured: a step may scale gradients by their global norm.
     clipping: limits of gradients.
-    half: format of the words of the weights, and with `reads_words` also of the gradients.
+    half: 16-bit format of words. Updates read gradients as words with `reads_words`, and write the
+        weights also as words with `writes_words`.
     """
 
     dtype: str
@@ -49,13 +50,14 @@ class UpdateForm:
     clipping: Clipping = UNLIMITED
     half: HalfFormat | None = None
     reads_words: bool = False
+    writes_words: bool = False
 
     def arrays(self, optimizer: Optimizer) -> dict[str, str]:
         """Return the flat regions of an optimizer's updates, with their types."""
         found = dict.fromkeys(("weights", "gradients", *optimizer.slots), self.dtype)
         if self.reads_words:
             found["gradients"] = WORD
-        return found if self.half is None else {**found, WORDS: WORD}
+        return {**found, WORDS: WORD} if self.writes_words else found
 
     def over(self, formula: Formula) -> Formula:
         """Wrap the formula so that it reads gradients, and writes weights, as words if needed."""
@@ -67,11 +69,20 @@ class UpdateForm:
             if self.reads_words:
                 old = {**old, "gradients": old["gradients"].widen(half)}
             found = formula(old)
-            if "weights" not in found:  # the first loop of two
+            if not self.writes_words or "weights" not in found:  # the first loop of two
                 return found
             return {**found, WORDS: found["weights"].narrow(half)}
 
         return update
+
+    @property
+    def narrowing(self) -> KernelLoop | None:
+        """Return the loop that narrows weights to words, if updates do not write them."""
+        half = self.half
+        if half is None or self.writes_words:
+            return None
+        arrays = {"weights": self.dtype, WORDS: WORD}
+        return flat_loop("narrowing", arrays, lambda old: {WORDS: old["weights"].narrow(half)})
 
     @property
     def clip(self) -> str | None:

@@ -109,7 +109,7 @@ def _partial_bytes(layout: Layout, store: StoreLayout, options: CompileOptions) 
     Also of the first one, if they are words and the store has float32 sums.
     """
     trains = options.run_mode is RunMode.TRAIN
-    sums_words = trains and store.words_offset is not None and not store.has_half_gradients
+    sums_words = trains and layout.is_half and not store.has_half_gradients
     if not (options.adds_gradients or sums_words):
         return 0
     return max((aligned(group.sent_bytes) for group in layout.groups), default=0)
@@ -128,7 +128,7 @@ def with_store(
 ) -> tuple[Layout, StoreLayout]:
     """Return the store of a training with its gradients, or of the weights alone."""
     region = layout.region_bytes
-    words = None if model.storage is None else aligned(region // 2)
+    words = aligned(region // 2) if _keeps_words(model, options) else None
     if options.run_mode is not RunMode.TRAIN:
         return layout, _with_words(StoreLayout(region, 0, None, ()), words)
     layout, gradients_bytes = _with_gradients(layout, model, options)
@@ -152,6 +152,22 @@ def with_store(
         rows = {"numbers": numbers, "numbers_offset": end, "scale_numbers": scale}
         store = replaced(store, nbytes=end + nbytes, **rows)
     return layout, _of_several(store, options.systems)
+
+
+def _keeps_words(model: MatchedModel, options: CompileOptions) -> bool:
+    """Return whether the store has the weights as 16-bit words, next to the master weights.
+
+    A streamed step of one batch sends each weight twice, the second time just before its update,
+    which reads the master weight in any case: words would only add to what the store reads and
+    writes. Master weights are narrowed when they are sent instead.
+    """
+    is_sent_twice = (
+        options.is_streaming
+        and options.run_mode is RunMode.TRAIN
+        and options.micro_batches == 1
+        and not options.accumulates
+    )
+    return model.storage is not None and not is_sent_twice
 
 
 def has_half_gradients(model: MatchedModel, options: CompileOptions) -> bool:

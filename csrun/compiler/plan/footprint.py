@@ -107,7 +107,7 @@ def footprint(layout: Layout, store: StoreLayout, options: CompileOptions) -> Fo
             sources = {home_of.get(array.name, home) for array in kernel.reads} - {home}
             wires |= dict.fromkeys(Wire(source, home) for source in sorted(sources))
         _settle(kernel, home, home_of)
-    return Footprint(layers, options, _weight_copies(store, options), home_of, tuple(wires))
+    return Footprint(layers, options, _weight_copies(layout, store, options), home_of, tuple(wires))
 
 
 def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
@@ -115,13 +115,13 @@ def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
         home_of.setdefault(array.name, home)
 
 
-def _weight_copies(store: StoreLayout, options: CompileOptions) -> float:
+def _weight_copies(layout: Layout, store: StoreLayout, options: CompileOptions) -> float:
     """Count weights, gradients, optimizer state, and the gradients of a later minibatch.
 
     In mixed precision there are also the weights as words, and all gradients that the wafer writes
     are words.
     """
-    words = 0.0 if store.words_offset is None else 0.5
+    words = 0.5 if layout.is_half else 0.0
     if options.is_streaming:
         return words or 1
     if options.run_mode is not RunMode.TRAIN:

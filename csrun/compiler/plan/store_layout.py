@@ -54,6 +54,11 @@ class Layout:
         return sum(group.nbytes for group in self.groups)
 
     @property
+    def is_half(self) -> bool:
+        """Return whether weights are sent as 16-bit words."""
+        return any(group.half_bytes is not None for group in self.groups)
+
+    @property
     def kernels(self) -> list[Kernel]:
         """Kernels of a step, in program order."""
         return [kernel for function in self.functions for kernel in function.kernels]

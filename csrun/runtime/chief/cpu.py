@@ -100,10 +100,10 @@ class CpuProgram:
         threads = threads_of(plan, cpus_of(plan, memory.threads))
         runtime = replace(memory.runtime, threads=threads.kernels)
         self._blas_threads = threads.blas
-        program = executable.update_program(store, runtime)
+        sent = SentWeights(executable, store)
+        program = sent.after_updates(executable.update_program(store, runtime))
         numbers = numbers_view(plan, store)
         updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
-        sent = SentWeights(plan, store)
         weights: Weights = ResidentWeights(updates, sent)
         if not plan.store_in_arena:
             weights = InProcessStreamedWeights(plan, Slots(plan, arena, sent), updates)

@@ -2,8 +2,10 @@
 
 import select
 import struct
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 
@@ -159,7 +161,7 @@ class _RemoteStore:
         match StoreRequest(order):
             case StoreRequest.FETCH:
                 turn.pages.fetch_weights(group)
-                self._answer(*map(raw, turn.sent.parts(group)))
+                self._answer(map(raw, turn.sent.blocks(group)))
                 turn.pages.mark_read(group, is_updated_next=False)
             case StoreRequest.GRADIENTS:
                 gradients = turn.gradients[group]
@@ -171,7 +173,7 @@ class _RemoteStore:
             case StoreRequest.SQUARES:
                 measured, squares = turn.updates.measured(), turn.squares
                 squares[: len(measured)] = measured
-                self._answer(raw(squares))
+                self._answer([raw(squares)])
             case StoreRequest.TOTAL:
                 (total,) = NUMBER.unpack(self._order(NUMBER))
                 if self._is_applied:
@@ -179,11 +181,11 @@ class _RemoteStore:
             case StoreRequest.LOSS:
                 loss = self._order(NUMBER)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
-                self._answer(memoryview(loss))
+                self._answer([memoryview(loss)])
             case StoreRequest.SCALE:
-                self._answer(memoryview(NUMBER.pack(turn.updates.loss_scale(step))))
+                self._answer([memoryview(NUMBER.pack(turn.updates.loss_scale(step)))])
             case StoreRequest.SETTLE:
-                self._answer(raw(SETTLED))
+                self._answer([raw(SETTLED)])
             case StoreRequest.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
                 self._turn.sent.invalidate()
@@ -191,9 +193,9 @@ class _RemoteStore:
     def _order(self, kind: struct.Struct) -> bytes:
         return receive_few(self._wafer, kind.size, f"orders from {self._below}")
 
-    def _answer(self, *parts: memoryview) -> None:
+    def _answer(self, parts: Iterable[memoryview]) -> None:
         held = memoryview(NUMBER.pack(self._stored.gate.held_s))
-        send_summed(self._wafer, [*parts, held])
+        send_summed(self._wafer, chain(parts, [held]))
 
 
 class _Served:
@@ -202,9 +204,10 @@ class _Served:
     def __init__(self, executable: Executable, stored: _StoreParts, runtime: Runtime) -> None:
         store, gate = stored.store, stored.gate
         plan, memory = executable.plan, store.memory.bytes
-        program = stored.threads.over(executable.update_program(memory, runtime))
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
-        self.sent = SentWeights(plan, memory, self.pages.mark_updated)
+        self.sent = SentWeights(executable, memory, self.pages.mark_updated)
+        program = stored.threads.over(executable.update_program(memory, runtime))
+        program = self.sent.after_updates(program)
         self.gradients = [gradient_block(plan, group, memory) for group in plan.groups]
         own, numbers = stored.share.own(plan), numbers_view(plan, memory)
         self.updates = Updates(plan, program, self.pages, gate, own, numbers)

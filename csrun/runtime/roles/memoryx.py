@@ -21,6 +21,7 @@ from csrun.executable import (
 from csrun.executable.arrays import Bytes
 from csrun.runtime.cpus import thread_count
 from csrun.runtime.remote.memoryx import serve_remote
+from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.swarmx import LossReduction, SystemGradientSum
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import SpanRecorder, shared_recorder
@@ -224,6 +225,7 @@ class _StoreServer:
     def _add(self, executable: Executable) -> tuple[int, ...]:
         plan, memory = executable.plan, self._store.memory.bytes
         program = self._threads.over(executable.update_program(memory, self._runtime))
+        program = SentWeights(executable, memory).after_updates(program)
         own = self._part.own(plan)
         pages, numbers = self._store.pages.of(plan), numbers_view(plan, memory)
         updates = Updates(plan, program, pages, self._gate, own, numbers)

@@ -243,10 +243,12 @@ class _Wafer:
             program = executable.update_program(memory.resident, runtime)
             numbers = numbers_view(plan, memory.resident)
             updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
-            return ResidentWeights(updates, SentWeights(plan, memory.resident))
+            return ResidentWeights(updates, SentWeights(executable, memory.resident))
         ends = self._ends(plan, store_parts, resources)
         server_of = memory.server_of(plan)
-        sent = SentWeights(plan, memory.store, lambda g: ends[server_of[g]].pages.mark_updated(g))
+        sent = SentWeights(
+            executable, memory.store, lambda g: ends[server_of[g]].pages.mark_updated(g)
+        )
         slots = resources.enter_context(closing(Slots(plan, arena, sent)))
         first = server_of[plan.deliveries[0]] if plan.deliveries else 0
         scales = scale_rows(plan, numbers_view(plan, memory.store, first))

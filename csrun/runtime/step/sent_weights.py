@@ -1,54 +1,104 @@
-"""Weights in the form sent to the wafer: in mixed precision 16-bit words, and float32 states."""
+"""Weights in the form sent to the wafer: in mixed precision 16-bit words, then float32 states."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from math import prod
 
 import numpy as np
 
-from csrun.executable import Plan, aligned, flat_views
+from csrun.base.half_formats import WORD
+from csrun.executable import Executable, StepState, UpdateProgram, aligned, flat_views
 from csrun.executable.arrays import Bytes
-from csrun.executable.store_places import AnyStore
+from csrun.executable.bind import BindWords
+from csrun.executable.store_places import AnyStore, with_groups
+
+BLOCK_BYTES = 1 << 20  # of a group that is sent: a multiple of what its checksum adds up
 
 
 class SentWeights:
     """Bytes of each group's newest weights.
 
-    Updates write the words. Other writers only write the weights, so the next program that runs
-    converts them once. narrowed: called with a group after the conversion.
+    In mixed precision the weights are narrowed each time they are sent, unless the store has words.
+    These are narrowed after each update. Other writers only write the weights, so the next program
+    that runs narrows them once.
+
+    narrowed: called with a group after that.
     """
 
     def __init__(
-        self, plan: Plan, store: AnyStore, narrowed: Callable[[int], None] = lambda _: None
+        self,
+        executable: Executable,
+        store: AnyStore,
+        narrowed: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._half, self._narrowed = plan.storage, narrowed
+        plan = executable.plan
+        self._executable, self._half, self._narrowed = executable, plan.storage, narrowed
         views = flat_views(plan, store)
         groups = range(len(plan.groups))
         self._weights = [views[f"weights/{group}"] for group in groups]
-        self._words = [views[f"words/{group}"] for group in groups] if plan.storage else []
-        sent = self._words if plan.storage else self._weights
-        self._parts: list[list[Bytes]] = [[array.view(np.uint8)] for array in sent]
-        if plan.storage is not None:
-            self._add_states(plan)
+        has_words = plan.store.words_offset is not None
+        self._words = [views[f"words/{group}"] for group in groups] if has_words else []
+        self._states: list[list[Bytes]] = [[] for _ in groups]
+        for p, group in with_groups(plan) if self._half is not None else ():
+            if p.is_state:
+                start = p.offset_bytes - group.offset_bytes
+                nbytes = aligned(prod(p.shape) * np.dtype(p.dtype).itemsize)
+                weights = self._weights[group.index].view(np.uint8)
+                self._states[group.index].append(weights[start : start + nbytes])
+        self._sent_bytes = [group.sent_bytes for group in plan.groups]
+        self._narrowing: dict[int, Callable[[], None]] = {}
         self._new: set[int] = set()  # groups whose words match their weights
 
-    def parts(self, group: int) -> list[Bytes]:
-        """Return the bytes of a group, in parts."""
-        self.refresh(group)
-        return self._parts[group]
+    def copy_of(self, group: int, slot: Bytes) -> Callable[[], None]:
+        """Return the function that copies a group's bytes to its slot."""
+        if self._half is None:
+            return partial(np.copyto, slot, self._weights[group].view(np.uint8))
+        weights, states = self._weights[group], self._states[group]
+        words, behind = slot[: 2 * weights.size].view(WORD), slot[2 * weights.size :]
+        narrow = None if self._words else self._bind(weights, words)
 
-    def views(self, group: int) -> list[Bytes]:
-        """Return the memory of a group's parts, which may be stale."""
-        return self._parts[group]
+        def copy() -> None:
+            if narrow is None:
+                self.refresh(group)
+                words[:] = self._words[group]
+            else:
+                narrow()
+            _join(states, behind)
+
+        return copy
+
+    def blocks(self, group: int) -> Iterator[Bytes]:
+        """Yield a group's bytes in blocks; in mixed precision each is valid until the next one."""
+        weights, states = self._weights[group], self._states[group]
+        if self._half is None:
+            yield weights.view(np.uint8)
+            return
+        self.refresh(group)
+        size, sent_bytes = BLOCK_BYTES // 2, self._sent_bytes[group]
+        for start in range(0, weights.size, size):
+            part = slice(start, start + size)
+            words = self._block[: 2 * weights[part].size].view(WORD)
+            if self._words:
+                words[:] = self._words[group][part]
+            else:
+                self._bind(weights[part], words)()
+            if part.stop < weights.size:
+                yield words.view(np.uint8)
+        # States with the last words: the receiver's checksum has no boundary between them.
+        last = self._block[: sent_bytes - 2 * start]
+        _join(states, last[words.nbytes :])
+        yield last
 
     def refresh(self, group: int) -> None:
-        """Update the words of a group from its weights."""
-        if self._half is None or group in self._new:
-            return
-        self._half.narrow(self._weights[group], self._words[group])
-        self._new.add(group)
-        self._narrowed(group)
+        """Narrow a group's weights, if the store has words that do not match them."""
+        if self._words and group not in self._new:
+            self._narrow(group)
+            self._new.add(group)
+            self._narrowed(group)
 
     def refresh_all(self) -> None:
-        """Update the words of all groups from their weights."""
+        """Narrow the weights of all groups, as `refresh`."""
         for group in range(len(self._weights)):
             self.refresh(group)
 
@@ -56,12 +106,43 @@ class SentWeights:
         """Mark the words as stale, since the weights may have been written."""
         self._new.clear()
 
-    def _add_states(self, plan: Plan) -> None:
-        group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
-        for p in sorted(plan.parameters, key=lambda p: p.offset_bytes):
-            if p.is_state:
-                group = group_of[p.layer]
-                start = p.offset_bytes - group.offset_bytes
-                weights = self._weights[group.index].view(np.uint8)
-                nbytes = aligned(int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize)
-                self._parts[group.index].append(weights[start : start + nbytes])
+    def after_updates(self, program: UpdateProgram) -> UpdateProgram:
+        """Return the updates, each followed by the narrowing of its weights if the store has words
+        that updates do not write.
+        """
+        if not self._words or self._executable.plan.store_in_arena:
+            return program  # there, updates write the words
+
+        def both(group: int, update: Callable[[StepState], None]) -> Callable[[StepState], None]:
+            def run(step: StepState) -> None:
+                update(step)
+                self._narrow(group)
+
+            return run
+
+        return replace(program, update=[both(*each) for each in enumerate(program.update)])
+
+    def _narrow(self, group: int) -> None:
+        if group not in self._narrowing:
+            self._narrowing[group] = self._bind(self._weights[group], self._words[group])
+        self._narrowing[group]()
+
+    @cached_property
+    def _block(self) -> Bytes:
+        return np.empty(BLOCK_BYTES + max(map(_size, self._states), default=0), np.uint8)
+
+    @cached_property
+    def _bind(self) -> BindWords:
+        return self._executable.words_binder()
+
+
+def _size(parts: Sequence[Bytes]) -> int:
+    return sum(map(len, parts))
+
+
+def _join(parts: Sequence[Bytes], out: Bytes) -> None:
+    """Write parts one after the other."""
+    at = 0
+    for part in parts:
+        out[at : at + len(part)] = part
+        at += len(part)

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from itertools import accumulate, pairwise, starmap
+from itertools import pairwise, starmap
 from typing import Protocol
 
 from csrun.executable import Plan, StepState
@@ -120,17 +119,7 @@ def slot_views(plan: Plan, arena: Bytes) -> list[Bytes]:
 
 def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[], None]]:
     """Return for each group a function that copies its weights from the store to its slot."""
-
-    def copy(group: int, pieces: Sequence[Bytes]) -> None:
-        for piece, part in zip(pieces, sent.parts(group), strict=True):
-            piece[...] = part
-
-    found: list[Callable[[], None]] = []
-    for group, slot in enumerate(slot_views(plan, arena)):
-        sizes = accumulate((len(part) for part in sent.views(group)), initial=0)
-        pieces = [slot[start:stop] for start, stop in pairwise(sizes)]
-        found.append(partial(copy, group, pieces))
-    return found
+    return [sent.copy_of(group, slot) for group, slot in enumerate(slot_views(plan, arena))]
 
 
 class SlotResidency:
