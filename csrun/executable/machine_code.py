@@ -16,6 +16,7 @@ from csrun.executable.archive import is_archive, members
 REQUIRED = ("fma", "avx2")  # without FMA instructions a fused multiply-add is a library call
 SPEED_LEVEL = 2
 LEFT_OUT = ("loop_vectorization", "slp_vectorization", "loop_unrolling")
+_INTERNAL = "define internal "
 _FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
 _GLOBAL = re.compile(r"^((?:declare [^@\n]*)?@([\w.]+).*)$", re.MULTILINE)
 _NAME = re.compile(r"@([\w.]+)")
@@ -130,16 +131,24 @@ def build(text: str) -> bytes:
 
 
 def split(text: str) -> dict[str, str]:
-    """Return a module for each function of a module whose functions do not call each other.
+    """Return a module for each function of a module, except internal ones.
 
-    Each has the declarations and constants that its function names, and no comments.
+    Each has the internal functions, declarations and constants that it uses, and no comments. Other
+    functions do not call each other.
     """
-    others = {name: line for line, name in _GLOBAL.findall(text)}
+    functions = {_NAME.findall(each)[0]: each for each in _FUNCTION.findall(text)}
+    internal = {own: each for own, each in functions.items() if each.startswith(_INTERNAL)}
+    shared = {**{name: line for line, name in _GLOBAL.findall(text)}, **internal}
     found = {}
-    for function in _FUNCTION.findall(text):
-        own, *named = _NAME.findall(function)
-        used = sorted({*named} & others.keys())
-        found[own] = "\n".join([function, *(others[name] for name in used), ""])
+    for own in (each for each in functions if each not in internal):
+        used: set[str] = set()
+        new = {own}
+        while new:
+            used |= new
+            named = {each for name in new for each in _NAME.findall(functions.get(name, ""))}
+            new = (named & shared.keys()) - used
+        parts = [functions[own], *(shared[name] for name in sorted(used - {own}))]
+        found[own] = "\n".join([*parts, ""])
     return found
 
 

@@ -50,6 +50,16 @@ def test_each_function_is_a_module_with_what_it_names():
     assert ";" not in "".join(modules.values())
 
 
+def test_an_internal_function_is_in_the_modules_that_use_it():
+    inner = "define internal void @twice(ptr %out) nounwind {\n  store i8 0, ptr @root\n}"
+    outer = "define void @h(ptr %out) nounwind {\n  call void @twice(ptr %out)\n}"
+    modules = machine_code.split(f"{outer}\n\n{inner}\n{TEXT}@root = x\n")
+    assert [*modules] == ["h", "f", "f.end", "g"]
+    assert modules["h"].count("define") == 2
+    assert modules["h"].endswith(f"@root = x\n{inner}\n")
+    assert "twice" not in modules["f"]
+
+
 @pytest.mark.parametrize("is_split", [False, True])
 def test_functions_of_an_archive_have_their_own_constants(is_split):
     image = machine_code.build(TEXT)

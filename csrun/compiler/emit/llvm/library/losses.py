@@ -57,7 +57,7 @@ def loss_sum_code(kernel: LossSum, name: str) -> KernelCode | None:
         mean = convert(code, code.op("fdiv", total, divisor), kernel.mean.dtype)
         code.store(mean, function.pointers[4])
     found = function.finished(name, 1)
-    return replace(found, text=f"{_PAIRWISE.replace('@pairwise', pairwise)}\n\n{found.text}")
+    return replace(found, text=f"{found.text}\n\n{_PAIRWISE.replace('@pairwise', pairwise)}")
 
 
 def loss_of_mean_code(kernel: LossOfMean, name: str) -> KernelCode | None:
