@@ -150,7 +150,7 @@ class KernelFiles:
         for name, text, image in zip(IMAGES, self.texts, self.images, strict=True):
             if image is None or not is_of_host:
                 why = "damaged" if image is None else "for another CPU"
-                _log_once(f"{directory / name}: {why}, built again for this process")
+                _log_once(f"{directory / name}: {why}, rebuilt for this process")
                 image = _build(name, text)
             images.append(image)
         return _load(tuple(images))

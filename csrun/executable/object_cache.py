@@ -78,5 +78,5 @@ def _read(path: Path) -> bytes | None:
         if hashlib.sha256(image).digest() == digest:
             os.utime(path)
             return image
-        log.info(f"{path}: damaged, built again")
+        log.info(f"{path}: damaged, rebuilt")
     return None

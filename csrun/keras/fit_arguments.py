@@ -79,8 +79,8 @@ def split_off(share: float, arrays: tuple[Any, ...]) -> tuple[tuple[Any, ...], t
     at = floor(samples * (1.0 - share))
     if not 0 < at < samples:
         raise UsageError(
-            f"fit: validation_split must leave samples on both sides, got {share} of {samples} "
-            "samples: use a share between 0 and 1"
+            f"fit: validation_split={share} of {samples} samples leaves none for the training or "
+            "none for the validation: use another share between 0 and 1, or more samples"
         )
     return _rows(given, slice(at)), _rows(given, slice(at, None))
 

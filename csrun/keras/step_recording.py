@@ -151,7 +151,7 @@ def _named_layer() -> Iterator[None]:
 
 @contextmanager
 def _advice_on_statistics(model: Any, options: CompileOptions, samples: int) -> Iterator[None]:
-    """Name what does without the statistics of a whole batch, where a layer with them is refused.
+    """Add alternatives to the error of a layer that needs statistics of the whole batch.
 
     samples: batch size
 
@@ -162,11 +162,11 @@ def _advice_on_statistics(model: Any, options: CompileOptions, samples: int) -> 
     except CompileError as error:
         layers = {layer.path: layer for layer in model._flatten_layers(include_self=False)}
         if isinstance(layers.get(error.layer), keras.layers.BatchNormalization):
-            advice = "keras.layers.GroupNormalization and LayerNormalization need no other samples"
+            advice = "use keras.layers.GroupNormalization or LayerNormalization"
             if (parts := options.parts) == options.micro_batches:
                 advice += (
-                    f"; batch_size {samples // parts} with gradient_accumulation_steps={parts} in "
-                    "the optimizer has statistics of each batch, as in Keras"
+                    f", or batch_size {samples // parts} and gradient_accumulation_steps={parts} "
+                    "in the optimizer, which takes the statistics of each batch"
                 )
             raise UsageError(f"{error}; {advice}") from error
         raise

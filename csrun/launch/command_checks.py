@@ -101,6 +101,6 @@ def _meant(program: str) -> str:
         own = Path(sys.executable).with_name(program)
         if own.exists():
             return f": add {own.parent} to PATH"
-        return f" in {own.parent}: csrun's installation is incomplete: install it again"
+        return f" in {own.parent}; csrun's installation is incomplete: reinstall csrun"
     close = difflib.get_close_matches(program, (*INTERPRETERS, *OWN_COMMANDS), n=1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -109,7 +109,7 @@ def test_a_damaged_object_is_built_again(compiled, lines):
     damaged = load(compiled.directory, compiled.digest)
     assert damaged.kernels.images[1] is None
     assert_equal(trained(damaged), wanted)
-    assert lines.messages == [f"{file}: damaged, built again for this process"]
+    assert lines.messages == [f"{file}: damaged, rebuilt for this process"]
     file.unlink()
     assert load(compiled.directory, compiled.digest).kernels.images[1] is None
 
@@ -119,7 +119,7 @@ def test_the_object_of_another_cpu_is_not_run(compiled, lines, monkeypatch):
     files = replace(compiled.kernels, manifest=manifest, images=2 * (b"VAX code",))
     assert_equal(trained(replace(compiled, kernels=files)), trained(compiled))
     for name, line in zip(("common.o", "kernels.a"), lines.messages, strict=True):
-        assert line.endswith(f"{name}: for another CPU, built again for this process")
+        assert line.endswith(f"{name}: for another CPU, rebuilt for this process")
 
 
 @pytest.fixture

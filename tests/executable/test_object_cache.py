@@ -52,7 +52,7 @@ def test_a_damaged_entry_is_built_again(folder, build, damage, caplog):
     entry.write_bytes(damage(entry.read_bytes()) if damage is not bytes else b"")
     assert built_twice(folder, build) == [b"object" * 100] * 2
     assert build.count == 2
-    assert caplog.messages == [f"{entry}: damaged, built again"]
+    assert caplog.messages == [f"{entry}: damaged, rebuilt"]
 
 
 def test_a_folder_that_others_may_write_is_not_used(folder, build):

@@ -186,8 +186,8 @@ def test_statistics_of_a_batch_are_refused_in_micro_batches(tmp_path):
     estimator = KerasModelToCerebrasEstimator(batch_norm, tmp_path, CSRunConfig(micro_batch_size=4))
     refused = (
         r"layer sequential/batch_normalization: mul mixes .* in 4 micro-batches: remove micro_.*; "
-        "keras.layers.GroupNormalization and LayerNormalization need no other samples; "
-        "batch_size 4 with gradient_accumulation_steps=4 in the optimizer has statistics of each"
+        "use keras.layers.GroupNormalization or LayerNormalization, "
+        "or batch_size 4 and gradient_accumulation_steps=4 in the optimizer"
     )
     with pytest.raises(UsageError, match=refused):
         estimator.train(input_fn(batches("batch norm", 1)))

@@ -13,7 +13,7 @@ def test_a_missing_command_of_csrun_is_named_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    with pytest.raises(UsageError, match=f"^python-ws: command not found in {tmp_path}/bin: csrun"):
+    with pytest.raises(UsageError, match=f"^python-ws: command not found in {tmp_path}/bin; csrun"):
         check_program("python-ws", str(tmp_path))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "csctl").touch(mode=0o700)

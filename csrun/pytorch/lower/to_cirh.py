@@ -452,7 +452,7 @@ def _as_atens(given: Any) -> Any:
         return given
     if given.emit is None:
         raise Unsupported(
-            "the statistics that a norm saves are only available to the backward pass: leave them "
-            "out of the computation"
+            "the saved statistics of a norm are available only to the backward pass: compute mean "
+            "and variance in forward"
         )
     return given.emit()

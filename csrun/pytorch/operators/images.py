@@ -46,8 +46,8 @@ class ConvolutionOptions(NamedTuple):
     def properties(self, axes: int) -> dict[str, Any]:
         """Properties of CIRH's convolution; one of 1 axis is over images of one row."""
         if axes not in (1, 2):  # one in 3-D is recorded as one in 2-D
-            rule = "a convolution without torch.nn.functional must be 1-D or 2-D"
-            raise unsupported(rule, f"{axes}-D", "call torch.nn.functional.conv3d")
+            remedy = "call torch.nn.functional.conv3d or conv_transpose3d"
+            raise unsupported("torch.convolution must be 1-D or 2-D", f"{axes}-D", remedy)
         return {
             "stride": _pair(self.stride, axes, 1),
             "padding": _pair(self.padding, axes, 0),

@@ -79,11 +79,11 @@ class Replay:
         assert self.found is not None, "the run is not new"
         then, now = (x.get(LOADED_STEPS) for x in (self.found.manifest.identity, self.identity))
         if then != now:
-            has, had = (f"of {n} steps" if n else "without any step" for n in (now, then))
+            has, had = (f"of {n} steps" if n else "without steps" for n in (now, then))
             raise UsageError(
-                f"{user_line()}: the script begins with optimizer state {has}, and the run in "
-                f"{self.model_dir} began with state {had}: load the same state as then, since "
-                "csrun resumes from its own checkpoints, or begin in a new model_dir"
+                f"{user_line()}: the script begins with optimizer state {has}, the run in "
+                f"{self.model_dir} with state {had}: load the same state, or use a new model_dir "
+                "(csrun resumes from its own checkpoints)"
             )
 
     @contextmanager
@@ -111,8 +111,8 @@ class Replay:
             self.resumed = self.step = self.found.step
             self.users.are_current = False
             log.info(
-                f"The loop starts from the beginning: its first {self.resumed} steps are replayed, "
-                "not run"
+                "The loop starts from the beginning: its steps up to global step "
+                f"{self.resumed} are replayed, not run"
             )
         return ValueLog(self.model_dir, self.resumed)
 

@@ -12,6 +12,8 @@ from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 from csrun.tensorflow.operators.images import as_given, channels_first
 
+_BATCH_FIRST = "batch normalization needs the batch as first axis of its images: reshape them"
+
 
 def batch_norm(e: GraphEmission, op: Any, x: Value, *others: Value) -> tuple[Value, ...]:
     """Normalized images, and the mean and unbiased variance of each channel.
@@ -36,7 +38,7 @@ def _trained(
 ) -> tuple[Value, ...]:
     dependence = e.tracer.dependence(images)
     if dependence.axis != 0 or dependence.outer != 1:
-        raise UnsupportedOperator("the batch must be the images' first axis: reshape them")
+        raise UnsupportedOperator(_BATCH_FIRST)
     n, channels, *places = images.shape
     positions = places[0] * places[1]
     share = op.get_attr("exponential_avg_factor") if "V3" in op.type else 1.0
@@ -65,7 +67,7 @@ def _normalized_rows(
         for each, value in zip(scales, (1, 0), strict=True)
     )
     if images.shape[0] != 1 or not are_plain:
-        raise UnsupportedOperator("the batch must be the images' first axis: reshape them")
+        raise UnsupportedOperator(_BATCH_FIRST)
     _, rows, *places = images.shape
     count = places[0] * places[1]
     values = nn.reshape(images, (rows, count))
