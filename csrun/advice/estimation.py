@@ -287,7 +287,8 @@ def products_s(executable: Executable, speeds: MachineSpeeds) -> float:
 def passing_bytes(plan: Plan) -> float:
     """Return the bytes that a step reads and writes of the store."""
     store = store_memory(plan)
-    sent = sum(group.sent_bytes for group in plan.groups) / store["weights"]
+    words = store.get("16-bit weights", 0)
+    sent = words / store["weights"] or 1.0  # without words, weights are narrowed when they are sent
     reads = sent * sum(layer.loads * layer.weight_bytes for layer in plan.layers)
-    update = 2 * store.get("optimizer state", 0) + 2 * store["weights"]  # in and out
+    update = 2 * store.get("optimizer state", 0) + 2 * store["weights"] + words  # in and out
     return reads + update

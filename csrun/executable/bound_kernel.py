@@ -110,7 +110,7 @@ class BoundKernel:
 
     def __call__(self, *values: Any) -> None:
         """Compute all rows."""
-        if not self._inputs:
+        if not self._signature.inputs:
             self.set_numbers(*values)
             self.run()
             return

@@ -139,13 +139,13 @@ def split(text: str) -> dict[str, str]:
     functions = {_NAME.findall(each)[0]: each for each in _FUNCTION.findall(text)}
     internal = {own: each for own, each in functions.items() if each.startswith(_INTERNAL)}
     shared = {**{name: line for line, name in _GLOBAL.findall(text)}, **internal}
-    found = {}
+    texts, found = {**shared, **functions}, {}
     for own in (each for each in functions if each not in internal):
         used: set[str] = set()
         new = {own}
         while new:
             used |= new
-            named = {each for name in new for each in _NAME.findall(functions.get(name, ""))}
+            named = {each for name in new for each in _NAME.findall(texts[name])}
             new = (named & shared.keys()) - used
         parts = [functions[own], *(shared[name] for name in sorted(used - {own}))]
         found[own] = "\n".join([*parts, ""])

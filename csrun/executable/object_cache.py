@@ -59,15 +59,20 @@ class ObjectCache:
                 self._remove_oldest()
 
     def _remove_oldest(self) -> None:
+        entries = []
         with os.scandir(self.folder) as found:
-            entries = [(each, each.stat()) for each in found if each.name.endswith(_SUFFIX)]
+            for each in found:
+                if each.name.endswith(_SUFFIX):
+                    with suppress(FileNotFoundError):  # removed by another process
+                        entries.append((each, each.stat()))
         entries.sort(key=lambda entry: entry[1].st_mtime)  # least recently used first
         excess = sum(status.st_size for _, status in entries) - MOST_BYTES
         for entry, status in entries:
             if excess <= 0:
                 return
             excess -= status.st_size
-            os.unlink(entry.path)
+            with suppress(FileNotFoundError):
+                os.unlink(entry.path)
 
 
 def _read(path: Path) -> bytes | None:
@@ -76,7 +81,8 @@ def _read(path: Path) -> bytes | None:
         content = find(path, follow=False).data
         digest, image = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(image).digest() == digest:
-            os.utime(path)
+            with suppress(OSError):  # in a folder that cannot be written
+                os.utime(path)
             return image
         log.info(f"{path}: damaged, rebuilt")
     return None

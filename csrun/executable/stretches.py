@@ -79,6 +79,12 @@ def _is_bound(statement: ast.stmt, bound: Collection[str]) -> bool:
     return False
 
 
+def _names_arrays(statement: ast.stmt) -> bool:
+    """Return whether a line only gives names to arrays: it writes no elements."""
+    is_named = isinstance(statement, ast.Assign)
+    return is_named and all(isinstance(x, ast.Name | ast.Tuple) for x in statement.targets)
+
+
 def _reads_elements(argument: ast.expr) -> bool:
     """Return whether an argument is computed from elements of an array."""
     subscripts = (node for node in ast.walk(argument) if isinstance(node, ast.Subscript))
@@ -109,7 +115,7 @@ class _VisitCalls:
         """Return a function's calls; None if it does something else, or takes no batch."""
         if [each.arg for each in function.args.args] != [_BATCH, _STEP]:
             return None
-        head = list(takewhile(lambda line: isinstance(line, ast.Assign), function.body))
+        head = list(takewhile(_names_arrays, function.body))
         lines = function.body[len(head) :]
         if not head or not all(_is_bound(line, bound) for line in lines):
             return None

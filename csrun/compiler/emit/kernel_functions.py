@@ -55,7 +55,7 @@ class KernelFunctions:
     def __init__(self, kernels: Iterable[Kernel], updates: Iterable[KernelLoop] = ()) -> None:
         self._of: dict[int, _FunctionForm] = {}
         self._forms: dict[str, _FunctionForm] = {}
-        self._flops: Counter[str] = Counter()  # code text by function, with a neutral name
+        self._flops: Counter[str] = Counter()
         for kernel in kernels:
             for part in _parts_of(kernel):
                 name = ""
@@ -190,7 +190,7 @@ def _is_product(kernel: Kernel) -> bool:
 
 
 def _named_by_content(code: KernelCode, stem: str) -> KernelCode:
-    """Return code under a name of its own, so that programs with equal code share its object."""
+    """Return code named by its content, so that programs with equal code share its object."""
     name = f"{stem}_{short_hash(code.text)}"
     return replace(code, name=name, text=code.text.replace(f"@{SHARED}", f"@{name}"))
 

@@ -37,8 +37,8 @@ class HalfWords(Pass):
     - results of `round_half` in the forward pass that the backward pass reads: they are narrowed
       there, and widened next to the backward operators of each layer.
 
-    No number changes, since narrowed values were rounded before; weights are rounded by what sends
-    them.
+    No number changes, since narrowed values were rounded before; weights are rounded
+    before they are sent, or by updates.
     """
 
     name: ClassVar[str] = "halves"

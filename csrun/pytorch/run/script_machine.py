@@ -1,7 +1,7 @@
 """Leased wafer of a script's run: the programs of its variants over one store."""
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -173,11 +173,12 @@ class ScriptMachine:
         compile_s: float,
         taken: Callable[[int, int], None],
         beside: Callable[[int], Mapping[str, Array]],
+        unchecked: Collection[str],
     ) -> Training:
         """Context manager of the training from `step` on, while the Session's block runs.
 
-        names: returns names of weights for the checkpoints. taken: as of `Training`. beside: as of
-        `LoopOptions`
+        names: returns names of weights for the checkpoints. taken: as of `Training`. beside,
+        unchecked: as of `LoopOptions`
         """
         if self._training is None:
             run = self._run
@@ -197,6 +198,7 @@ class ScriptMachine:
                 estimated_step_s=self._estimated_step_s,
                 number_ranges=run.config.number_ranges,
                 extra_tensors=beside,
+                unchecked=unchecked,
             )
             run.write_run_command()
             self._training = Training(self.machine, options, None, self._show, taken)

@@ -362,6 +362,7 @@ class StepQueue:
             self._compiling.seconds,
             log_finished,
             self.users.integers.after,
+            self.users.infinite_buffers,
         )
         training.record.synchronizations = self.synchronizations
         training.record.recorded_steps = self.recorded_steps

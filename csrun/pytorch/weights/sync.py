@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from math import prod
 from typing import Any
 from weakref import WeakSet
@@ -67,6 +68,18 @@ class WeightSync:
         self.integers = IntegerBuffers(model)
         self.is_in_file = is_on_meta(model)
         self.before: WeakSet[StepWeights] = WeakSet()
+
+    @cached_property
+    def infinite_buffers(self) -> frozenset[str]:
+        """Names in a checkpoint of buffers that are not finite before the first step, such as
+        min_val of a quantization observer.
+        """
+        with unrecorded():
+            return frozenset(
+                stored_name(name)
+                for name, buffer in self.model.named_buffers()
+                if not is_meta(buffer) and not buffer.isfinite().all()
+            )
 
     def note_trained(self, recording: Recording, *, is_one_of_many: bool) -> None:
         """Record the buffers that a compiled training step updates.

@@ -380,10 +380,8 @@ class Training:
         more = {**self._options.extra_tensors(step), **(self._scale.tensors if self._scale else {})}
         more |= self._replaced
         with self._as_it_was():
-            state = {**self._machine.state, **more}
-            # such as the least value of a quantization's observer, which begins at infinity
-            buffers = {p.name for p in self._machine.plan.parameters if p.is_state}
-            self._saving.begin(step, state, self._machine.pause_updates, more, buffers)
+            state, unchecked = {**self._machine.state, **more}, self._options.unchecked
+            self._saving.begin(step, state, self._machine.pause_updates, more, unchecked)
         self.record.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class LoopOptions:
     number_ranges: steps between two reports on ranges.
     of_updates: numbers of updates for the events.
     extra_tensors: returns tensors of a checkpoint after a step that the store does not have.
+    unchecked: names of tensors that a checkpoint may have with NaN or infinity.
     saves_due: write checkpoints as they are due; False: the caller calls `Training.save_due`.
     """
 
@@ -62,6 +63,7 @@ class LoopOptions:
     number_ranges: int | None = None
     of_updates: UpdateSummaries = NO_SUMMARIES
     extra_tensors: Callable[[int], Mapping[str, Array]] = lambda step: {}
+    unchecked: Collection[str] = ()
     saves_due: bool = True
 
 

@@ -20,10 +20,10 @@ class SentWeights:
     """Bytes of each group's newest weights.
 
     In mixed precision the weights are narrowed each time they are sent, unless the store has words.
-    These are narrowed after each update. Other writers only write the weights, so the next program
-    that runs narrows them once.
+    Words are narrowed after each update, or by it. Other writers only write the weights, so the
+    next program that runs narrows them once.
 
-    narrowed: called with a group after that.
+    narrowed: called with a group after `refresh` has narrowed it.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class SentWeights:
                 nbytes = aligned(prod(p.shape) * np.dtype(p.dtype).itemsize)
                 weights = self._weights[group.index].view(np.uint8)
                 self._states[group.index].append(weights[start : start + nbytes])
-        self._sent_bytes = [group.sent_bytes for group in plan.groups]
         self._narrowing: dict[int, Callable[[], None]] = {}
+        self._narrowing_blocks: dict[tuple[int, int], Callable[[], None]] = {}
         self._new: set[int] = set()  # groups whose words match their weights
 
     def copy_of(self, group: int, slot: Bytes) -> Callable[[], None]:
@@ -70,25 +70,33 @@ class SentWeights:
 
     def blocks(self, group: int) -> Iterator[Bytes]:
         """Yield a group's bytes in blocks; in mixed precision each is valid until the next one."""
-        weights, states = self._weights[group], self._states[group]
+        weights = self._weights[group]
         if self._half is None:
             yield weights.view(np.uint8)
             return
         self.refresh(group)
-        size, sent_bytes = BLOCK_BYTES // 2, self._sent_bytes[group]
+        size, filled = BLOCK_BYTES // 2, 0
         for start in range(0, weights.size, size):
-            part = slice(start, start + size)
-            words = self._block[: 2 * weights[part].size].view(WORD)
+            filled = 2 * len(weights[start : start + size])
             if self._words:
-                words[:] = self._words[group][part]
+                self._block[:filled] = self._words[group][start : start + size].view(np.uint8)
             else:
-                self._bind(weights[part], words)()
-            if part.stop < weights.size:
-                yield words.view(np.uint8)
-        # States with the last words: the receiver's checksum has no boundary between them.
-        last = self._block[: sent_bytes - 2 * start]
-        _join(states, last[words.nbytes :])
-        yield last
+                self._narrow_block(group, start)
+            if filled == BLOCK_BYTES:
+                yield self._block
+                filled = 0
+        # States behind the last words: the receiver's checksum has no boundary between them.
+        for state in self._states[group]:
+            at = 0
+            while at < len(state):
+                part = state[at : at + BLOCK_BYTES - filled]
+                self._block[filled : filled + len(part)] = part
+                at, filled = at + len(part), filled + len(part)
+                if filled == BLOCK_BYTES:
+                    yield self._block
+                    filled = 0
+        if filled:
+            yield self._block[:filled]
 
     def refresh(self, group: int) -> None:
         """Narrow a group's weights, if the store has words that do not match them."""
@@ -127,17 +135,21 @@ class SentWeights:
             self._narrowing[group] = self._bind(self._weights[group], self._words[group])
         self._narrowing[group]()
 
+    def _narrow_block(self, group: int, start: int) -> None:
+        """Narrow a group's weights from this one on into the block."""
+        if (group, start) not in self._narrowing_blocks:
+            weights = self._weights[group][start : start + BLOCK_BYTES // 2]
+            words = self._block[: 2 * weights.size].view(WORD)
+            self._narrowing_blocks[group, start] = self._bind(weights, words)
+        self._narrowing_blocks[group, start]()
+
     @cached_property
     def _block(self) -> Bytes:
-        return np.empty(BLOCK_BYTES + max(map(_size, self._states), default=0), np.uint8)
+        return np.empty(BLOCK_BYTES, np.uint8)
 
     @cached_property
     def _bind(self) -> BindWords:
         return self._executable.words_binder()
-
-
-def _size(parts: Sequence[Bytes]) -> int:
-    return sum(map(len, parts))
 
 
 def _join(parts: Sequence[Bytes], out: Bytes) -> None:

@@ -1,6 +1,6 @@
 """Machine code at the end of a loss: the sum over rows, its mean, the loss of a mean.
 
-Sums have NumPy's order, which halves a long array and adds up eight lanes of the pieces.
+Sums have NumPy's order: pairwise summation with eight accumulators per block of 128.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ _PIECE = 128  # of numpy/_core/src/umath/loops_utils.h.src: PW_BLOCKSIZE
 def loss_sum_code(kernel: LossSum, name: str) -> KernelCode | None:
     """Return machine code of one row: masks the losses of rows, then adds them up.
 
-    None if labels are not consecutive, or losses are not float32.
+    None if labels are not contiguous, or losses are not float32.
     """
     parts, losses = kernel.parts, kernel.of_rows
     labels = parts.labels
