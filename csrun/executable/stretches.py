@@ -81,8 +81,10 @@ def _is_bound(statement: ast.stmt, bound: Collection[str]) -> bool:
 
 def _names_arrays(statement: ast.stmt) -> bool:
     """Return whether a line only gives names to arrays: it writes no elements."""
-    is_named = isinstance(statement, ast.Assign)
-    return is_named and all(isinstance(x, ast.Name | ast.Tuple) for x in statement.targets)
+    match statement:
+        case ast.Assign(targets):
+            return all(isinstance(target, ast.Name | ast.Tuple) for target in targets)
+    return False
 
 
 def _reads_elements(argument: ast.expr) -> bool:

@@ -10,6 +10,7 @@ from support.pages import CHECKOUT, blocks, section
 
 PAGE = CHECKOUT / "docs" / "jobs.md"
 ALL_NODES = "16"
+CANCELLING = "job 3: cancelling; a training saves a checkpoint before it ends\n"
 
 
 @pytest.mark.slow
@@ -29,7 +30,8 @@ def test_the_commands_of_csctl_run_as_they_are_printed(tmp_path: Path) -> None:
             for words in shown:
                 if not words.endswith("--follow"):
                     done = place.csctl(*shlex.split(words))
-                    assert (done.returncode, done.stderr) == (0, ""), words
+                    assert done.returncode == 0, words
+                    assert done.stderr in ("", CANCELLING), words  # said where it takes long
                     said[words] = done.stdout
             followed, _ = follower.communicate(timeout=60)
             waiting.communicate(timeout=60)

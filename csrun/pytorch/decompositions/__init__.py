@@ -1,4 +1,4 @@
-"""Decompositions of ATen operators that neither have an emitter nor are decomposed by PyTorch.
+"""Decompositions of ATen operators without an emitter, in place of PyTorch's own, if it has one.
 
 Each takes ATen's arguments and is written with PyTorch's functions, whose operators have emitters.
 A file per family, each with a table `DECOMPOSITIONS`.

@@ -62,7 +62,8 @@ class _WeightedPixel:
 class _SampledPixels:
     """Pixels that the samples read, and their weights.
 
-    index: number of each pixel in its image, 0 of those beyond it. Shape: [N, K, P]
+    index: number of each pixel in its image; that of any pixel where it is beyond the image. Shape:
+        [N, K, P]
     weights: 0 of pixels beyond the image. Shape: [N, K, P]
     slopes: derivatives of the weights by each coordinate. Shapes: [N, K, P]
     """
@@ -75,7 +76,9 @@ class _SampledPixels:
         found = [_pixel(taps, backward) for taps in chosen]
         self.index = torch.stack([index for index, _ in found], 1)
         inside = torch.stack([is_inside for _, is_inside in found], 1)
-        self.weights = torch.where(inside, _products(chosen, None), 0)
+        weights = _products(chosen, None)
+        is_nan = weights != weights  # of coordinates that are NaN
+        self.weights = torch.where(inside | is_nan, weights, 0)
         axes = range(len(sizes))
         self.slopes = [torch.where(inside, _products(chosen, axis), 0) for axis in axes]
 

@@ -77,6 +77,8 @@ def scatter_reduce(
         own, places, values = given
         found = scatter_reduce(own, 0, places, values, reduce, include_self=include_self)
         return found.reshape(())
+    if not index.numel():
+        return x.clone()
     dim %= x.dim()
     for axis, size in enumerate(index.shape):  # the rest is unused
         source = source.narrow(axis, 0, size)

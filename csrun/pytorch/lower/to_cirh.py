@@ -46,6 +46,7 @@ from csrun.pytorch.lower.distinct_indices import PUTS, writes_once
 from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
 from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import (
+    READERS_OF_SAVED,
     SMALL,
     SMALL_AS,
     UNUSED,
@@ -301,7 +302,7 @@ class _Importer:
             if op.name in VIEWS and isinstance(arguments[0], BackwardOnly):
                 self._bind(op, [self._view(op, *arguments, **keywords)])
                 return
-            if not op.name.endswith("_backward.default"):  # which reads what its forward saves
+            if op.name not in READERS_OF_SAVED:
                 arguments, keywords = tree_map(_as_atens, (arguments, keywords))
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
@@ -330,8 +331,11 @@ class _Importer:
         kinds = self._emission.kinds
 
         def emit() -> Any:
-            self._emission.kinds = kinds
-            return emit_operator(self._emission, op.name, (_as_atens(given), *others), more)
+            reader, self._emission.kinds = self._emission.kinds, kinds
+            try:
+                return emit_operator(self._emission, op.name, (_as_atens(given), *others), more)
+            finally:
+                self._emission.kinds = reader
 
         return replace(given, emit=given.emit and emit)
 

@@ -54,6 +54,13 @@ class Complex:
         return self.real, self.imag
 
 
+#: Backward operators that read a `BackwardOnly` of their forward.
+READERS_OF_SAVED = frozenset(
+    f"aten.{name}_backward.default"
+    for name in ("log_sigmoid", "max_pool2d_with_indices", "native_batch_norm")
+)
+
+
 @dataclass(frozen=True)
 class BackwardOnly:
     """A result whose values differ from ATen's, as its operator's backward reads it.

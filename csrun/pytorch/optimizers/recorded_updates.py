@@ -116,7 +116,7 @@ class RecordedUpdates(Optimization):
         return ()
 
     def adds_numbers(self, trained: frozenset[str]) -> bool:
-        """Return False, as of `numbers`."""
+        """Return False: steps have no numbers."""
         return False
 
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:

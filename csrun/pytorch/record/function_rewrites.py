@@ -178,26 +178,26 @@ def masked_select(recorder: Any, input: Any, mask: Any) -> Any:
     return wide[where]
 
 
-def lstsq(recorder: Any, a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
+def lstsq(recorder: Any, input: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
     """Least squares of matrices of full rank, by QR.
 
-    Shapes: a [..., M, N], b [..., M, K] or [..., M] -> solution [..., N, K] or [..., N]
+    Shapes: input [..., M, N], b [..., M, K] or [..., M] -> solution [..., N, K] or [..., N]
     """
-    is_vector = b.dim() == 1 or b.shape == a.shape[:-1]
+    is_vector = b.dim() == 1 or b.shape == input.shape[:-1]
     columns = b.unsqueeze(-1) if is_vector else b
-    rows, size = a.shape[-2:]
+    rows, size = input.shape[-2:]
     if rows >= size:
-        q, r = torch.linalg.qr(a)
+        q, r = torch.linalg.qr(input)
         found = torch.linalg.solve_triangular(r, q.mT @ columns, upper=True)
     else:  # the solution of least norm
-        q, r = torch.linalg.qr(a.mT)
+        q, r = torch.linalg.qr(input.mT)
         found = q @ torch.linalg.solve_triangular(r.mT, columns, upper=False)
-    empty = torch.zeros(0, dtype=a.dtype)
+    empty = torch.zeros(0, dtype=input.dtype)
     has_residuals = rows > size and driver not in (None, "gelsy")
-    residuals = (a @ found - columns).square().sum(-2) if has_residuals else empty
+    residuals = (input @ found - columns).square().sum(-2) if has_residuals else empty
     no_rank = torch.zeros(0, dtype=torch.int64)
-    rank = no_rank if driver == "gels" else torch.full(a.shape[:-2], min(rows, size))
-    values = torch.linalg.svdvals(a.detach()) if driver in ("gelsd", "gelss") else empty
+    rank = no_rank if driver == "gels" else torch.full(input.shape[:-2], min(rows, size))
+    values = torch.linalg.svdvals(input.detach()) if driver in ("gelsd", "gelss") else empty
     found = found.squeeze(-1) if is_vector else found
     return torch.return_types.linalg_lstsq((found, residuals, rank, values))
 

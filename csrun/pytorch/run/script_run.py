@@ -54,8 +54,6 @@ class ScriptRun(StepQueue):
                 opened.enter_context(self.replay.held())
             if not self.is_open:
                 self.run = replace(self.run, folder=self.folder())
-                if not self.replay.has_begun:
-                    self.require_known_state()
             self.is_open = True
             for loader in self.loaders:
                 loader.changes.begin()
@@ -68,6 +66,8 @@ class ScriptRun(StepQueue):
             other state at its beginning
         """
         if self.users.optimization is not None:
+            if not self.replay.has_begun:
+                self.require_known_state()
             self.replay.require_same_state()
         self.users.integers.take(self.replay.done)
         if self.replay.is_on or self._machine is None or not self.users.are_current:

@@ -105,6 +105,14 @@ NEAR = {
     "max_pool_indices_ceil": row(
         lambda x: x * f.max_pool2d(x, 2, ceil_mode=True, return_indices=True)[1].sum(), 2, 5, 7
     ),
+    "max_pool_indices_1d": row(
+        lambda x: (
+            (x / 8 + f.max_pool1d(x, 2, return_indices=True)[1].repeat(1, 1, 2) / 8).sum(2)
+            + x[:, 0, f.max_pool1d(x[0], 2, return_indices=True)[1][0]].sum()
+        ),
+        2,
+        8,
+    ),
     "max_unpool": row(
         lambda x: f.max_unpool2d(*f.max_pool2d(x, 2, return_indices=True), 2), 2, 4, 6
     ),

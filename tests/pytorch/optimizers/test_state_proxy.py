@@ -177,6 +177,49 @@ def test_loaded_state_waits_for_the_first_training_step(tmp_path):
     beside(loop, tmp_path, optimizer=STARTS["adamw"])
 
 
+@pytest.mark.parametrize("way", ["after an evaluation", "between blocks", "before a schedule"])
+def test_state_that_is_loaded_late_or_early_is_taken(tmp_path, way):
+    trained = Kit(optimizer=STARTS["adamw"])
+    trained.train_once()
+
+    def evaluate(kit):
+        kit.model.eval()
+        with torch.no_grad():
+            return [float(kit.criterion(kit.model(x), y)) for x, y in kit.val]
+
+    def load(kit):
+        kit.optimizer.load_state_dict(copy.deepcopy(trained.optimizer.state_dict()))
+
+    def train(kit):
+        kit.model.train()
+        if way != "before a schedule":
+            return kit.train_once()
+        schedule = torch.optim.lr_scheduler.OneCycleLR(kit.optimizer, 0.01, total_steps=8)
+        losses = kit.train_once()
+        schedule.step()
+        return losses
+
+    def plain(kit):
+        load(kit)
+        return [*evaluate(kit), *train(kit)]
+
+    kit, expected = Kit(optimizer=STARTS["adamw"]), plain(Kit(optimizer=STARTS["adamw"]))
+    if way != "between blocks":
+        load(kit)
+    session = kit.session(tmp_path)
+    if way == "after an evaluation":
+        with cbtorch.Session(kit.model, mode="eval"):
+            found = evaluate(kit)
+    else:
+        with session:
+            found = evaluate(kit)
+    if way == "between blocks":
+        load(kit)
+    with cbtorch.Session(kit.model, kit.optimizer, kit.criterion, mode="train"):
+        found += train(kit)
+    torch.testing.assert_close(list(map(float, found)), list(map(float, expected)))
+
+
 def test_the_next_block_takes_its_own_state_back_and_no_other(tmp_path):
     kit, plain = Kit(), Kit()
     with kit.session(tmp_path):
