@@ -264,7 +264,7 @@ def disk_step_s(plan: Plan, on_disk: int | None, bytes_per_s: float | None) -> f
     if on_disk is None or not bytes_per_s:
         return 0.0
     traffic = disk_traffic(plan, on_disk)
-    return (traffic.read + traffic.written) / bytes_per_s
+    return (traffic.read_bytes + traffic.written_bytes) / bytes_per_s
 
 
 def products_of(executable: Executable, speeds: MachineSpeeds) -> tuple[ProductRate, ...]:

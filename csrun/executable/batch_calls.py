@@ -19,7 +19,7 @@ from csrun.executable.bound_product import InputProduct
 from csrun.executable.stretches import MOST_CALLS
 from csrun.executable.team import BoundCall, joined_jobs
 
-Visit = Callable[[Batch, StepState], None]
+VisitFunction = Callable[[Batch, StepState], None]
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class KernelCall:
 
 
 def bind_batches(
-    visit: Visit,
+    visit: VisitFunction,
     calls: Sequence[tuple[Callable[..., None], int, int]],
     inputs: Callable[[Batch], tuple[Array, ...]],
     numbers: Callable[[StepState], tuple[object, ...]],
-) -> Visit:
+) -> VisitFunction:
     """Return a visit that makes these calls; the visit itself if one has no machine code.
 
     inputs, numbers: arguments of all calls, in order.
@@ -52,7 +52,7 @@ class BatchVisit:
 
     def __init__(
         self,
-        visit: Visit,
+        visit: VisitFunction,
         calls: Sequence[KernelCall],
         inputs: Callable[[Batch], tuple[Array, ...]],
         numbers: Callable[[StepState], tuple[object, ...]],

@@ -204,13 +204,13 @@ class _RunningFit:
         for epoch in range(first, self._loop.epochs):
             end = (epoch + 1) * steps
             self._begin(epoch, is_resumed=self._resumes_epoch and epoch == first)
-            has_begun_at = training.step
+            first_step = training.step
             logs = self._trained(end)
             self._give_weights()
             if training.step < end and not model.stop_training:
                 break  # the data have ended
             self._end(epoch, logs)
-            if has_begun_at == end:
+            if first_step == end:
                 training.forget_checkpoint()  # which was written before the epoch's end
             training.save_due()
             if model.stop_training:

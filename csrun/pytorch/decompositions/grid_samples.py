@@ -184,9 +184,9 @@ def _reflected(place: torch.Tensor, size: int, aligned: bool) -> tuple[torch.Ten
     sign = torch.where(above < 0, -1, 1).to(place.dtype)
     above = above.abs()
     rest = above - (above / (2 * span)).floor() * (2 * span)
-    is_turned = rest > span
-    turned = torch.where(is_turned, 2 * span - rest, rest)
-    return turned + low, torch.where(is_turned, -sign, sign)
+    is_second_half = rest > span
+    reflected = torch.where(is_second_half, 2 * span - rest, rest)
+    return reflected + low, torch.where(is_second_half, -sign, sign)
 
 
 def affine_grid(theta: torch.Tensor, sizes: Sequence[int], aligned: bool) -> torch.Tensor:

@@ -134,7 +134,7 @@ class LoopStep:
 
         leaves: its arguments, flat.
         """
-        if expected.takes_own:
+        if expected.takes_script_tensors:
             own = self._given_to(expected, leaves)
             if own is None:
                 return False

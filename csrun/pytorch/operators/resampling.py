@@ -137,7 +137,7 @@ def cubic_weights(size: int, new: int, aligned: bool, scale: float | None) -> Fl
     first = np.floor(place).astype(np.int64)
     share, found = place - first, np.zeros((new, size))
     for at, distance in ((-1, share + 1), (0, share), (1, 1 - share), (2, 2 - share)):
-        weights = _keys(distance, -0.75)
+        weights = cubic_kernel(distance, -0.75)
         np.add.at(found, (np.arange(new), np.clip(first + at, 0, size - 1)), weights)
     return found
 
@@ -176,12 +176,12 @@ def antialiased_weights(
         first = max(int(centre - reach + 0.5), 0)
         places = np.arange(first, min(int(centre + reach + 0.5), size))
         distance = np.abs((places - centre + 0.5) / wide)
-        weights = _keys(distance, -0.5) if is_cubic else np.maximum(1 - distance, 0)
+        weights = cubic_kernel(distance, -0.5) if is_cubic else np.maximum(1 - distance, 0)
         found[row, places] = weights / (weights.sum() or 1)
     return found
 
 
-def _keys(distance: Floats, a: float) -> Floats:
+def cubic_kernel(distance: Floats, a: float) -> Floats:
     """Return the weights of cubic interpolation. Source: Keys 1981, equation 15"""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = (((distance - 5) * distance + 8) * distance - 4) * a

@@ -7,7 +7,7 @@ same values, returns the recorded results; all other computations of the loop ar
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -46,8 +46,13 @@ def name_of(func: Any) -> str:
 
 def is_write(func: Any) -> bool:
     """True if a function, or an operator of ATen's, writes into its first argument."""
-    name = getattr(func, "__name__", "").partition(".")[0]
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    return _is_of_write(getattr(func, "__name__", ""))
+
+
+@lru_cache
+def _is_of_write(name: str) -> bool:
+    plain = name.partition(".")[0]
+    return plain == "__setitem__" or (plain.endswith("_") and not plain.endswith("__"))
 
 
 def result_of(func: Any, args: tuple[Any, ...], results: Any) -> Any:
@@ -297,7 +302,7 @@ class Expected:
     draws: tuple[Draw, ...] = ()
 
     @cached_property
-    def takes_own(self) -> bool:
+    def takes_script_tensors(self) -> bool:
         """True if it gets tensors of the script that differ from step to step."""
         return any(type(each) is Slot and each.is_argument for each in self.operands)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 from weakref import ReferenceType
 
@@ -40,6 +41,11 @@ class Slot:
     def comes_with_step(self) -> bool:
         """True if it is known in each step without being an output of the program."""
         return self.is_loss or self.value is NORM
+
+    @cached_property
+    def is_output(self) -> bool:
+        """True if the program returns it where the loop reads it."""
+        return not (self.comes_with_step or self.is_input)
 
     def fits(self, value: Any) -> bool:
         """True if a tensor of the script has the same geometry."""

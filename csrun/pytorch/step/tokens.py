@@ -175,13 +175,9 @@ class Token(LazyTensor):
             cls, meta.size(), dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
-        made.note_in_step()
+        if slot.is_output:
+            step.others.append(ref(made))
         return made
-
-    def note_in_step(self) -> None:
-        """Note in the step that the loop has it, if its value is an output of the program."""
-        if not (self.slot.comes_with_step or self.slot.is_input):
-            self.step.others.append(ref(self))
 
     @property
     def viewed(self) -> tuple[StepValue, ...]:
@@ -204,7 +200,7 @@ class Token(LazyTensor):
     def detach(self) -> "Token":
         """Return the value, detached."""
         made = Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
-        if not (self.slot.comes_with_step or self.slot.is_input):
+        if self.slot.is_output:
             self.step.detached.append(ref(made))
         return made
 
@@ -238,7 +234,8 @@ def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
     for made in known:
         if _references(made) == _UNUSED and _is_as_made(made):
             made._owner, made.step, made.slot = owner, step, slot
-            made.note_in_step()
+            if slot.is_output:
+                step.others.append(ref(made))
             return made
     known.append(made := Token(owner, step, slot))
     del known[:-_AT_ONCE]

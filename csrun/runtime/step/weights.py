@@ -130,17 +130,17 @@ class SlotResidency:
         self.held: set[int] = set()
         slots = [group for group in plan.groups if group.sent_bytes]
         slots.sort(key=lambda group: group.slot_offset_bytes or 0)
-        self._are_apart = not any(starmap(slots_overlap, pairwise(slots)))
+        self._are_disjoint = not any(starmap(slots_overlap, pairwise(slots)))
 
     def overlaps(self, group: int, others: Iterable[int]) -> bool:
         """Return whether a group's slot overlaps with those of the others."""
-        if self._are_apart:
+        if self._are_disjoint:
             return group in others
         return any(slots_overlap(self._groups[group], self._groups[other]) for other in others)
 
     def clear(self, group: int) -> None:
         """Drop the groups whose slots overlap with that of a coming group, and the group itself."""
-        if self._are_apart:
+        if self._are_disjoint:
             self.held.discard(group)
             return
         self.held = {other for other in self.held if not self.overlaps(group, [other])}

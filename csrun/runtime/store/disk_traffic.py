@@ -12,8 +12,8 @@ from csrun.runtime.store.residency import Residency, spilled_gradients, state_of
 class DiskTraffic:
     """Bytes that a step reads from the disk and writes to it."""
 
-    read: int
-    written: int
+    read_bytes: int
+    written_bytes: int
 
 
 def disk_traffic(plan: Plan, memory_bytes: int) -> DiskTraffic:
@@ -32,13 +32,13 @@ def disk_traffic(plan: Plan, memory_bytes: int) -> DiskTraffic:
 
     loads = {layer.group: layer.loads for layer in plan.layers}
     weights = {g.index: evicted([weights_of(plan, g)]) for g in plan.groups}
-    read = sum(loads[group] * nbytes for group, nbytes in weights.items())
+    read_bytes = sum(loads[group] * nbytes for group, nbytes in weights.items())
     if plan.run_mode is not RunMode.TRAIN:
-        return DiskTraffic(read, 0)
-    written = 0
+        return DiskTraffic(read_bytes, 0)
+    written_bytes = 0
     for group in (plan.groups[index] for index in plan.deliveries):
         state, sums = evicted(state_of(plan, group)), evicted(spilled_gradients(plan, group))
         later = plan.micro_batches - 1
-        read += state - sums - weights[group.index] + (later + plan.measures) * sums
-        written += state + later * sums
-    return DiskTraffic(read, written)
+        read_bytes += state - sums - weights[group.index] + (later + plan.measures) * sums
+        written_bytes += state + later * sums
+    return DiskTraffic(read_bytes, written_bytes)

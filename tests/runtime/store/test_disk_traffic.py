@@ -26,7 +26,7 @@ TRAINING = {
 def per_weight(plan, memory_bytes):
     weights = sum(group.nbytes for group in plan.groups) / 4
     traffic = disk_traffic(plan, memory_bytes)
-    return traffic.read / weights, traffic.written / weights
+    return traffic.read_bytes / weights, traffic.written_bytes / weights
 
 
 @pytest.mark.parametrize("storage", [None, BFLOAT16], ids=["float32", "bfloat16"])
