@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -101,22 +102,29 @@ class FitMetrics(KerasMetrics):
         return {name: value for name, value in self.latest.items() if isinstance(value, float)}
 
     def state(self) -> Array:
-        """Return the values of the metrics' variables; none before a step. Shapes: [numbers]"""
-        used = self._variables if self.taken else ()
-        return np.concatenate([np.empty(0), *map(_numbers, used)])
+        """Return a checksum of the names of the metrics' variables, and their values; none before a
+        step. Shapes: [1 + numbers]
+        """
+        if not self.taken:
+            return np.empty(0)
+        return np.concatenate([[self._checksum], *map(_numbers, self._variables)])
 
     def restore(self, state: Array) -> None:
         """Continue from a `state`, unless it is that of other metrics."""
         if not len(state):
             return
         self._update([make() for make in self.zeros])  # which makes variables
-        sizes = [len(_numbers(variable)) for variable in self._variables]
-        if len(state) != sum(sizes):
+        sizes = [1, *(len(_numbers(variable)) for variable in self._variables)]
+        if len(state) != sum(sizes) or state[0] != self._checksum:
             return
         self.taken += 1
-        parts = np.split(state, np.cumsum(sizes)[:-1])
+        _, *parts = np.split(state, np.cumsum(sizes)[:-1])
         for variable, part in zip(self._variables, parts, strict=True):
             variable.assign(part.reshape(variable.shape).astype(variable.dtype))
+
+    @property
+    def _checksum(self) -> int:
+        return crc32(" ".join(variable.path for variable in self._variables).encode())
 
     @property
     def _variables(self) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import BATCH, batches, keras, mlp
+from support.keras_models import BATCH, CLASSES, batches, keras, mlp
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import CSRunConfig
@@ -286,6 +286,22 @@ def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes
     assert begin[0] == wanted_calls[0][0]
     assert [call[0] for call in calls] == [call[0] for call in wanted_calls[-len(calls) :]]
     assert resumed.fit(X, Y, **given, callbacks=make()).epoch == []
+
+
+def test_a_resumed_epoch_begins_other_metrics_anew(tmp_path):
+    given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
+
+    def build(metric):
+        model = mlp()
+        model.compile("sgd", model.loss, metrics=[metric])
+        return model
+
+    estimator = KerasModelToCerebrasEstimator(lambda: build("accuracy"), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X, Y, **given, callbacks=[Interrupting(3)])
+    all_classes = keras.metrics.SparseTopKCategoricalAccuracy(k=CLASSES, name="all")
+    resumed = KerasModelToCerebrasEstimator(lambda: build(all_classes), tmp_path)
+    assert resumed.fit(X, Y, **given, callbacks=[Seen()]).history["all"] == [1.0]
 
 
 def test_averages_are_the_models_weights_at_the_end_of_a_fit_but_not_a_checkpoints(tmp_path):
