@@ -79,9 +79,10 @@ def recorded(
 
 
 def record_pending(site: Site, request: JobRequest, job_id: int, nodes: int, tasks: int) -> None:
-    """Record a job of this folder that Slurm has queued."""
-    draft = _draft(request, job_id, nodes, tasks, str(Path.cwd()))
-    Recorded(_path(site, job_id), draft).write()
+    """Record a job of this folder that Slurm has queued, unless its tasks have started since."""
+    path, draft = _path(site, job_id), _draft(request, job_id, nodes, tasks, str(Path.cwd()))
+    if not path.exists():
+        Recorded(path, draft).write()
 
 
 def of_job(site: Site, job_id: int) -> JobRecord | None:
