@@ -38,36 +38,36 @@ def conv3d(
     if input.dim() == 4:
         options = (bias, stride, padding, dilation, groups)
         return functional.conv3d(input.unsqueeze(0), weight, *options).squeeze(0)
-    steps, spread = _three(stride), _three(dilation)
-    before, after = _padding(padding, weight.shape[2:], spread)
+    strides, dilations = _three(stride), _three(dilation)
+    before, after = _padding(padding, weight.shape[2:], dilations)
     edges = [size for each in zip(before, after, strict=True) for size in each]
     is_even = before[1:] == after[1:]
     x = functional.pad(input, (0, 0, 0, 0, *edges[:2])) if any(edges[:2]) else input
     x = x if is_even else functional.pad(x, (*edges[4:], *edges[2:4]))
-    window, last = weight.shape[2], (weight.shape[2] - 1) * spread[0]
-    ends = [x.shape[2] - last + place * spread[0] for place in range(window)]
-    frames = [x[:, :, place * spread[0] : end : steps[0]] for place, end in enumerate(ends)]
+    window, last = weight.shape[2], (weight.shape[2] - 1) * dilations[0]
+    ends = [x.shape[2] - last + place * dilations[0] for place in range(window)]
+    frames = [x[:, :, place * dilations[0] : end : strides[0]] for place, end in enumerate(ends)]
     wide = _as_frames(torch.stack(frames, 2) if window > 1 else frames[0])
     out = functional.conv2d(
         wide,
         weight.flatten(1, 2),
         bias,
-        steps[1:],
+        strides[1:],
         before[1:] if is_even else 0,
-        spread[1:],
+        dilations[1:],
         groups,
     )
     return _as_volumes(out, len(input))
 
 
 def _padding(
-    given: Any, window: Sequence[int], spread: Sequence[int]
+    given: Any, window: Sequence[int], dilations: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the padding before and after each axis."""
     if given == "valid":
         return (0, 0, 0), (0, 0, 0)
     if given == "same":
-        total = [(size - 1) * step for size, step in zip(window, spread, strict=True)]
+        total = [(size - 1) * step for size, step in zip(window, dilations, strict=True)]
         return tuple(n // 2 for n in total), tuple(n - n // 2 for n in total)
     return _three(given), _three(given)
 
@@ -87,22 +87,24 @@ def conv_transpose3d(
     if input.dim() == 4:
         options = (bias, stride, padding, output_padding, groups, dilation)
         return functional.conv_transpose3d(input.unsqueeze(0), weight, *options).squeeze(0)
-    steps, spread, edges, more = map(_three, (stride, dilation, padding, output_padding))
+    strides, dilations, paddings, output_paddings = map(
+        _three, (stride, dilation, padding, output_padding)
+    )
     window, count = weight.shape[2], input.shape[2]
     frames = functional.conv_transpose2d(
         _as_frames(input),
         weight.flatten(1, 2),
         None,
-        steps[1:],
-        edges[1:],
-        more[1:],
+        strides[1:],
+        paddings[1:],
+        output_paddings[1:],
         groups,
-        spread[1:],
+        dilations[1:],
     )
     each = _as_volumes(frames.unflatten(1, (-1, window)), len(input))  # [N, O, T, A, H, W]
-    places = torch.arange(count)[:, None] * steps[0] + torch.arange(window) * spread[0]
-    length = (count - 1) * steps[0] + (window - 1) * spread[0] + 1 + more[0]
+    places = torch.arange(count)[:, None] * strides[0] + torch.arange(window) * dilations[0]
+    length = (count - 1) * strides[0] + (window - 1) * dilations[0] + 1 + output_paddings[0]
     out = torch.zeros((*each.shape[:2], length, *each.shape[-2:]), dtype=input.dtype)
     out = out.index_add(2, places.flatten(), each.flatten(2, 3))
-    out = out.narrow(2, edges[0], length - 2 * edges[0])
+    out = out.narrow(2, paddings[0], length - 2 * paddings[0])
     return out if bias is None else out + bias.view(-1, 1, 1, 1)
