@@ -85,10 +85,10 @@ with cbtorch.Session(loader, mode="train"):
             if "phases" in sys.argv:
                 model.first.requires_grad_(number > 0 or epoch > 0)
                 model.first.bias.requires_grad_(number > 0 and epoch == 0)
-            if epoch == 1 and number == 1:
-                loss.item()
-                split.set()
-                break
+                if epoch == 1 and number == 1:
+                    loss.item()
+                    split.set()
+                    break
 """
 
 
