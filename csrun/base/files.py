@@ -246,9 +246,11 @@ def make_temporary_folder(parent: Path, prefix: str) -> Path:
     """Create a folder with a new name that only this account can access."""
     import tempfile  # slow import, not needed by --help
 
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    _let_owner_enter(folder)
-    return folder
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with suppress(FileNotFoundError):  # deleted by a process that cleans up what others left
+            _let_owner_enter(folder)
+            return folder
 
 
 def make_private(folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.accounts import OTHER, needs_two_accounts
 
 import csrun
+from csrun.base import files
 from csrun.base.errors import UsageError
 from csrun.base.files import (
     make_folder,
@@ -204,3 +205,21 @@ def test_another_accounts_folder_is_refused_by_name(tmp_path):
     os.chown(folder, OTHER, OTHER)
     with pytest.raises(UsageError, match=f"owned by uid {OTHER}, who could modify"):
         make_private(folder)
+
+
+def test_a_temporary_folder_that_is_deleted_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another process that cleans up what a killed one has left."""
+    made: list[Path] = []
+
+    def enter(folder: Path) -> None:
+        made.append(folder)
+        if len(made) == 1:
+            folder.rmdir()
+            raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(files, "_let_owner_enter", enter)
+    folder = make_temporary_folder(tmp_path, ".x.")
+    assert folder == made[1]
+    assert [*tmp_path.iterdir()] == [folder]
