@@ -339,8 +339,8 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             assert "as planned" in texts(browser, "#memoryx p")[0]
             wait_for(browser, "#log-search").send_keys("global_step = 5,")
             all_of(browser, "#logs button")[0].click()
-            until(lambda: "global_step = 5," in texts(browser, "#logs pre")[0])
-            assert "Running the CS Client" not in texts(browser, "#logs pre")[0]
+            until(lambda: "Running the CS Client" not in texts(browser, "#logs pre")[0])
+            assert "global_step = 5," in texts(browser, "#logs pre")[0]
         open_page(browser, f"{export(tmp_path, tmp_path / 'run.html').as_uri()}#run/1")
         wait_for(browser, "#task-cpu polyline")
         check_loads(browser, place.jobs / "1")
