@@ -55,42 +55,53 @@ def _in_range(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) ->
 
 def narrow_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
     """Return the words of a format nearest to float32."""
-    integers, kind = x.kind.of("int32"), x.kind
-    rounded = round_half(code, half, x)
-    bits = code.convert("bitcast", rounded, "int32")
-    sign = code.op("and", bits, code.constant(_SIGN, integers))
-    magnitude = code.op("xor", bits, sign)
-    less = code.op("sub", magnitude, code.constant(half.rebias, integers))
-    word = code.op("lshr", less, code.constant(half.dropped_bits, integers))
-    if not half.has_range_of_float32:
-        aligner = code.constant(half.aligner, kind)
-        aligned = code.op("fadd", code.call("fabs", rounded), aligner)
-        aligned = code.convert("bitcast", aligned, "int32")
-        small = code.op("sub", aligned, code.convert("bitcast", aligner, "int32"))
-        word = code.select(_is_below(code, rounded, half.smallest_normal), small, word)
-        infinite = code.compare("uge", magnitude, code.constant(_INFINITY, integers))
-        word = code.select(infinite, code.constant(half.infinity, integers), word)
-    quiet = code.constant(half.infinity | 1 << (half.mantissa_bits - 1), integers)
-    payload = code.op("lshr", magnitude, code.constant(half.dropped_bits, integers))
-    mask = code.constant((1 << half.mantissa_bits) - 1, integers)
-    payload = code.op("or", code.op("and", payload, mask), quiet)
-    word = code.select(code.compare("uno", x, x), payload, word)
-    word = code.op("or", word, code.op("lshr", sign, code.constant(16, integers)))
-    return code.convert("trunc", word, "uint16")
+    integers = x.kind.of("int32")
+    magnitude = _magnitude(code, x)
+    last = code.op("lshr", magnitude, code.constant(half.dropped_bits, integers))
+    last = code.op("and", last, code.constant(1, integers))
+    up = code.op("add", last, code.constant((1 << (half.dropped_bits - 1)) - 1, integers))
+    return _words(code, half, x, code.op("add", magnitude, up))
 
 
 def half_words(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
     """Words of numbers that the format has."""
     if not half.has_range_of_float32:
-        return narrow_half(code, half, x)
+        return _words(code, half, x, _magnitude(code, x))
     integers = x.kind.of("int32")
     bits = code.convert("bitcast", x, "int32")
     upper = code.op("lshr", bits, code.constant(half.dropped_bits, integers))
     return code.convert("trunc", upper, "uint16")
 
 
-def _is_below(code: Code, x: LaneValue, bound: float) -> LaneValue:
-    return code.compare("olt", code.call("fabs", x), code.constant(bound, x.kind))
+def _magnitude(code: Code, x: LaneValue) -> LaneValue:
+    bits = code.convert("bitcast", x, "int32")
+    return code.op("and", bits, code.constant(~_SIGN, x.kind.of("int32")))
+
+
+def _words(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) -> LaneValue:
+    """Return the words of x, whose magnitude's bits, without those dropped, are `rounded`."""
+    integers, kind = x.kind.of("int32"), x.kind
+    infinity = code.constant(half.infinity, integers)
+    word = code.op("sub", rounded, code.constant(half.rebias, integers))
+    word = code.op("lshr", word, code.constant(half.dropped_bits, integers))
+    if not half.has_range_of_float32:
+        word = code.select(code.compare("ult", word, infinity), word, infinity)
+        # The last place of the sum is the smallest subnormal: the addition rounds to a count of it.
+        aligner, size = code.constant(half.aligner, kind), code.call("fabs", x)
+        aligned = code.convert("bitcast", code.op("fadd", size, aligner), "int32")
+        small = code.op("sub", aligned, code.convert("bitcast", aligner, "int32"))
+        is_small = code.compare("olt", size, code.constant(half.smallest_normal, kind))
+        word = code.select(is_small, small, word)
+    # NaN is quiet, so that what is left of it is one.
+    magnitude = _magnitude(code, x)
+    payload = code.op("lshr", magnitude, code.constant(half.dropped_bits, integers))
+    payload = code.op("and", payload, code.constant((1 << half.mantissa_bits) - 1, integers))
+    quiet = code.constant(half.infinity | 1 << (half.mantissa_bits - 1), integers)
+    payload = code.op("or", payload, quiet)
+    word = code.select(code.compare("uno", x, x), payload, word)
+    sign = code.op("and", code.convert("bitcast", x, "int32"), code.constant(_SIGN, integers))
+    word = code.op("or", word, code.op("lshr", sign, code.constant(16, integers)))
+    return code.convert("trunc", word, "uint16")
 
 
 def widen_half(code: Code, half: HalfFormat, words: LaneValue) -> LaneValue:
