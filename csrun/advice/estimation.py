@@ -128,7 +128,7 @@ def estimate_of(
     # Before measurements, whose memory this process may keep.
     chief, available = _chief_bytes(), psutil.virtual_memory().available
     plan = executable.plan
-    wafer, on_disk = wafer_memory(plan), _bytes_beside_disk(plan, settings)
+    wafer, on_disk = wafer_memory(plan), _memory_of_disk_store(plan, settings)
     speeds, disk_rate = speeds_here(executable)
     limit = Limit.of(plan, system)
     disk_s = disk_step_s(plan, on_disk, disk_rate)
@@ -162,7 +162,7 @@ def estimate_of(
     )
 
 
-def _bytes_beside_disk(plan: Plan, settings: RunSettings) -> int | None:
+def _memory_of_disk_store(plan: Plan, settings: RunSettings) -> int | None:
     """Bytes in memory of a store on disk; None for one in memory."""
     disk = None if plan.store_in_arena else disk_of(plan, settings)
     return None if disk is None else disk.memory_bytes

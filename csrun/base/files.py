@@ -47,14 +47,14 @@ def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True
         return FileContent(read_up_to(file, limit_bytes, path), status.st_uid, status.st_mode)
 
 
-def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
+def read_file(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
     """Return the bytes of a small file written by csrun; links are followed. Raises: OSError as
     `find`.
     """
     return find(path, limit_bytes).data
 
 
-def read_given(path: Path, limit_bytes: int) -> bytes:
+def read_input(path: Path, limit_bytes: int) -> bytes:
     """Read an input of the user: a file, or a pipe, which is read once, up to its end.
 
     Raises: OSError, also for more than `limit_bytes`
@@ -115,23 +115,23 @@ def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
     return descriptor
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
     """Write a small file atomically, through a temporary file next to it; `mode` ignores the umask.
 
     durable: flush the file and its folder's entry to disk before returning. Without it the call
         does not wait for the disk, and a crash of the machine may lose the file.
     """
     try:
-        _write_beside(path, data, durable, mode)
+        _write_replacing(path, data, durable, mode)
     except FileNotFoundError:
         # A training that starts in this folder may have swept the temporary file: try again.
-        _write_beside(path, data, durable, mode)
+        _write_replacing(path, data, durable, mode)
     if durable:
         sync_folder(path.parent)
 
 
-def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> None:
-    temporary = temporary_beside(path)
+def _write_replacing(path: Path, data: bytes, durable: bool, mode: int | None) -> None:
+    temporary = temporary_name(path)
     try:
         with open(create_new(temporary), "wb") as file:
             if mode is not None:
@@ -147,9 +147,9 @@ def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> N
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path) -> Iterator[Path]:
     """Temporary name in the same folder for a large file, which replaces `path` at the end."""
-    temporary = temporary_beside(path)
+    temporary = temporary_name(path)
     try:
         yield temporary
         temporary.replace(path)
@@ -157,7 +157,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         discard(temporary)
 
 
-def temporary_beside(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
     """Return an unpredictable name in the same folder, for a file that will replace `path`."""
     return path.with_name(f".csrun-{os.urandom(4).hex()}.tmp")
 
@@ -205,7 +205,7 @@ def sweep_temporaries(folder: Path) -> None:
 
 def replace_link(link: Path, target: Path) -> None:
     """Replace the file or link at a path by a symbolic link, atomically."""
-    temporary = temporary_beside(link)
+    temporary = temporary_name(link)
     try:
         temporary.symlink_to(target)
         temporary.replace(link)

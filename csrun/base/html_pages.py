@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from csrun.base.files import find, write_whole
+from csrun.base.files import find, write_atomic
 
 if TYPE_CHECKING:
     from jinja2.bccache import BytecodeCache
@@ -54,7 +54,7 @@ def _bytecode_cache(folder: Path) -> "BytecodeCache":
                 return
             with suppress(OSError):
                 folder.mkdir(exist_ok=True)
-                write_whole(self._path(bucket), bucket.bytecode_to_string(), durable=False)
+                write_atomic(self._path(bucket), bucket.bytecode_to_string(), durable=False)
 
         def _path(self, bucket: Bucket) -> Path:
             return folder / f"{bucket.key}.{sys.implementation.cache_tag}.jinja"

@@ -16,7 +16,7 @@ from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
 from csrun.base.errors import UsageError
-from csrun.base.files import read_given
+from csrun.base.files import read_input
 
 MAX_BYTES = 1 << 20  # the largest params file found in public repositories has 12 KB
 MAX_DEPTH = 64  # nesting levels; the parser uses several Python stack frames per level
@@ -177,7 +177,7 @@ def read(path: Path) -> Any:
     Raises: UsageError if the file cannot be read, is not YAML, is too large, or has a duplicate key
     """
     try:
-        content = read_given(path, MAX_BYTES)
+        content = read_input(path, MAX_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     return parse(content, str(path))

@@ -6,5 +6,5 @@ import msgspec
 class RunCommand(msgspec.Struct, frozen=True):
     """Command line, and the working directory in which it was started."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...] = msgspec.field(name="words")  # name in files
     directory: str

@@ -32,7 +32,7 @@ class RunOptions(msgspec.Struct, frozen=True):
 
 
 def parse_options(
-    script: str, words: Sequence[str], default_params: Path | None = None
+    script: str, arguments: Sequence[str], default_params: Path | None = None
 ) -> RunOptions:
     """Parse a script's command line; after --help the process ends.
 
@@ -48,7 +48,7 @@ def parse_options(
     command = _command(options, default_params)
     try:
         parsed: RunOptions | int = command.main(
-            list(words), prog_name=script, standalone_mode=False
+            list(arguments), prog_name=script, standalone_mode=False
         )
     except click.ClickException as error:
         raise UsageError(f"{script}: {_lower_first(error.format_message())}") from error

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import find, write_whole
+from csrun.base.files import find, write_atomic
 
 T = TypeVar("T")
 
@@ -61,8 +61,8 @@ def value_of(text: bytes, kind: type[T]) -> T:
 def write(
     path: Path, value: msgspec.Struct, *, durable: bool = True, mode: int | None = None
 ) -> None:
-    """Write a value's file atomically, as `csrun.base.files.write_whole`."""
-    write_whole(path, text_of(value), durable=durable, mode=mode)
+    """Write a value's file atomically, as `csrun.base.files.write_atomic`."""
+    write_atomic(path, text_of(value), durable=durable, mode=mode)
 
 
 @dataclass(frozen=True)

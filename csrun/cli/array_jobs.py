@@ -88,7 +88,7 @@ def _checked_elements(
         check(array_elements.request_of(request, element, 0), site)
     if command.script is None or not script.takes_set:
         return elements
-    lines = [UserCommand(each.command).without_options().words[2:] for each in elements]
+    lines = [UserCommand(each.command).without_options().argv[2:] for each in elements]
     model_dirs = _model_dirs(Path(command.script), lines)
     if model_dirs is None:
         return ()

@@ -72,7 +72,7 @@ def site_names(
     return _files_or(shipped_sites(), incomplete)
 
 
-def command_words(
+def complete_command(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return files for a word of CMD; for its first word also csrun's interpreters."""

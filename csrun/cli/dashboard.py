@@ -55,14 +55,14 @@ def dashboard(folder: Path, site: str | None, port: int, export: Path | None) ->
 
 def _export(catalog: "RunCatalog", path: Path) -> None:
     from csrun.base.errors import CsrunError
-    from csrun.base.files import write_whole
+    from csrun.base.files import write_atomic
     from csrun.base.sizes import size_text
     from csrun.dashboard.page_text import exported_page
 
     with frame.announced(f"{path}: reading the runs"):
         text = exported_page(catalog)
     try:
-        write_whole(path, text.encode(), durable=False)
+        write_atomic(path, text.encode(), durable=False)
     except OSError as error:
         raise CsrunError(f"{path}: cannot be written: {error.strerror}") from error
     click.echo(f"{path}: {size_text(len(text))}; open it in a browser")

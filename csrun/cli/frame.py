@@ -15,7 +15,7 @@ from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError, OutputError, brief
 from csrun.base.safe_text import printable
 from csrun.base.version import VERSION
-from csrun.cli.completion import command_words, site_names
+from csrun.cli.completion import complete_command, site_names
 from csrun.cli.entry import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ the_site = click.option(
 )
 
 the_command = click.argument(
-    "command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=command_words
+    "command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command
 )
 
 in_format = click.option(

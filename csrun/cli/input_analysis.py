@@ -121,18 +121,18 @@ def _make_folder(output: Path) -> None:
 def _measure(ready: CpuRun, folder: Path) -> int:
     """Run CMD; return its exit code."""
     if ready.unset:
-        _say(f"unset for CMD: {', '.join(ready.unset)}")
+        _print_line(f"unset for CMD: {', '.join(ready.unset)}")
     print(f"Running: {shlex.join(ready.request.command)}", flush=True)
     code = ready.with_folder(folder, environment.ANALYSIS_DIR).run()
     if code:
-        _say(f"CMD ended with exit code {code}: no analysis")
+        _print_line(f"CMD ended with exit code {code}: no analysis")
     return code
 
 
 def _analyzed(request: AnalysisRequest, site: Site, folder: Path) -> result.Analysis:
     measured = _measurements(request, folder)
     _check_nodes(request, site, measured.streaming)
-    command = UserCommand(request.command).prepared_run().words
+    command = UserCommand(request.command).prepared_run().argv
     facts = _facts(request, site, measured)
     analysis = result.analyze(
         measured, facts, _target(request, site, measured), command, _options(request)
@@ -242,5 +242,5 @@ def _fed(analysis: result.Analysis, folder: Path) -> DeliveredRate:
     return fed
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"cs_input_analyzer: {text}", file=sys.stderr, flush=True)

@@ -118,15 +118,15 @@ def _commands_in(runs: Sequence[str]) -> "list[RunCommand]":
     from csrun.base.run_command import RunCommand
 
     missing = [run for run in runs if not os.path.exists(run)]
-    commands = [tuple(words) for run in missing if len(words := _words_in(run)) > 1]
+    commands = [tuple(argv) for run in missing if len(argv := _split(run)) > 1]
     if commands and len(commands) < 2:
         raise click.UsageError(
             f"{shlex.join(commands[0])}: no such model_dir; name two model_dirs, or two commands"
         )
-    return [RunCommand(words, os.getcwd()) for words in commands]
+    return [RunCommand(argv, os.getcwd()) for argv in commands]
 
 
-def _words_in(run: str) -> list[str]:
+def _split(run: str) -> list[str]:
     with suppress(ValueError):  # an unmatched quote
         return shlex.split(run)
     return []

@@ -54,7 +54,7 @@ def check(site: str | None, output: str) -> int:
 )
 def metrics(site: str | None, output: Path | None) -> int:
     """Print metrics of systems, queues, jobs and failures in Prometheus text format."""
-    from csrun.base.files import write_whole
+    from csrun.base.files import write_atomic
     from csrun.jobs import overview
     from csrun.launch.prometheus import exposition, site_metrics
     from csrun.site import load
@@ -66,7 +66,7 @@ def metrics(site: str | None, output: Path | None) -> int:
     if output is None:
         sys.stdout.write(text)
     else:
-        write_whole(output, text.encode(), mode=0o644)  # read by node_exporter
+        write_atomic(output, text.encode(), mode=0o644)  # read by node_exporter
     return 0
 
 

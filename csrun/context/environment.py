@@ -92,7 +92,7 @@ def allocation() -> SlurmAllocation | None:
     return SlurmAllocation(() if given == _NO_SYSTEM else tuple(given.split(",")))
 
 
-def allocation_words(systems: Iterable[str]) -> tuple[str, str]:
+def allocation_command(systems: Iterable[str]) -> tuple[str, str]:
     """Return the start of a command that runs a program in an allocation with these systems."""
     return "env", f"{ALLOCATION}={','.join(systems) or _NO_SYSTEM}"
 
@@ -138,7 +138,7 @@ def for_srun() -> dict[str, str]:
         *of_the_step,
         "SLURM_NTASKS_PER_NODE",
         "SLURM_NNODES",
-        *_said_by_csrun("SLURM"),
+        *_set_by_csrun("SLURM"),
     }
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
@@ -147,7 +147,7 @@ def for_sbatch() -> dict[str, str]:
     """Return the environment of sbatch, without variables that would override the script's
     options.
     """
-    dropped = {"SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", *_said_by_csrun("SBATCH")}
+    dropped = {"SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", *_set_by_csrun("SBATCH")}
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
@@ -163,7 +163,7 @@ def partition(named: str | None, *, batch: bool) -> str | None:
     return named or os.environ.get("SLURM_PARTITION")
 
 
-def _said_by_csrun(prefix: str) -> list[str]:
+def _set_by_csrun(prefix: str) -> list[str]:
     """Return input variables of Slurm's commands that csrun sets from layout and options."""
     names = ("DISTRIBUTION", "EXCLUSIVE", "EXPORT", "EXPORT_ENV", "GRES", "HINT", "LABELIO",
              "OUTPUT", "SIGNAL", "STDERRMODE", "STDOUTMODE", "TIMELIMIT")  # fmt: skip

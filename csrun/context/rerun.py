@@ -54,7 +54,7 @@ def export_command(module: str) -> None:
 def export_arguments(arguments: Sequence[str]) -> None:
     """Pass the launcher's command with other arguments to the tasks, if it is known."""
     if (command := run_command_of_process(is_task=True)) is not None:
-        _keep(RunCommand((*command.words[:_BEFORE_ARGUMENTS], *arguments), command.directory))
+        _keep(RunCommand((*command.argv[:_BEFORE_ARGUMENTS], *arguments), command.directory))
 
 
 def _keep(command: RunCommand) -> None:

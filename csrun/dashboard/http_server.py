@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import read_whole
+from csrun.base.files import read_file
 from csrun.dashboard.page_text import served_page, wafer_of
 from csrun.dashboard.run_catalog import RunCatalog, json_of
 from csrun.dashboard.run_feed import IDLE_S, IDLE_SHARE, RunReader
@@ -62,10 +62,10 @@ class DashboardServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.server_address[1]}/?token={self.token}"
 
-    def ask(self, question: Callable[[RunCatalog], Any]) -> Any:
+    def query(self, read: Callable[[RunCatalog], Any]) -> Any:
         """Query the catalog, which only one thread at a time may do."""
         with self._lock:
-            return question(self._catalog)
+            return read(self._catalog)
 
     def table(self) -> str:
         """Return the table of runs as JSON, read again when it is old."""
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         if not hmac.compare_digest(query.get("token", "").encode(), self.server.token.encode()):
-            self._answer(HTTPStatus.FORBIDDEN, b"403: the address needs its token\n", "text/plain")
+            self._respond(HTTPStatus.FORBIDDEN, b"403: the address needs its token\n", "text/plain")
             return
         try:
             self._route(parts.path, query)
@@ -106,21 +106,21 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _route(self, path: str, query: Query) -> None:
-        run, ask = query.get("run", ""), self.server.ask
+        run, read = query.get("run", ""), self.server.query
         match path:
             case "/":
-                self._answer(HTTPStatus.OK, self.server.page, "text/html", policy=_PAGE_POLICY)
+                self._respond(HTTPStatus.OK, self.server.page, "text/html", policy=_PAGE_POLICY)
             case "/events":
                 self._events(run)
             case "/run":
-                self._json(ask(lambda catalog: catalog.detail(run)))
+                self._json(read(lambda catalog: catalog.detail(run)))
             case "/settings":
-                self._json(ask(lambda catalog: catalog.settings(run)))
+                self._json(read(lambda catalog: catalog.settings(run)))
             case "/wafer":
-                self._json(ask(lambda catalog: wafer_of(catalog, run)))
+                self._json(read(lambda catalog: wafer_of(catalog, run)))
             case "/log":
                 task, search = query.get("task", ""), query.get("search", "")
-                self._json(ask(lambda catalog: catalog.log(run, task, search)))
+                self._json(read(lambda catalog: catalog.log(run, task, search)))
             case "/file":
                 self._file(run, query.get("name", ""))
             case _:
@@ -148,21 +148,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"event: {name}\ndata: {text}\n\n".encode())
 
     def _file(self, run: str, name: str) -> None:
-        path = self.server.ask(lambda catalog: catalog.file(run, name))
+        path = self.server.query(lambda catalog: catalog.file(run, name))
         if path is None:
             raise UsageError(f"{name}: no such file of run {run}")
-        data = read_whole(path, MOST_FILE_BYTES)
+        data = read_file(path, MOST_FILE_BYTES)
         if path.suffix == ".html":
-            self._answer(HTTPStatus.OK, data, "text/html", policy=_REPORT_POLICY)
+            self._respond(HTTPStatus.OK, data, "text/html", policy=_REPORT_POLICY)
             return
         saved = re.sub(r"[^\w.-]", "_", path.name, flags=re.ASCII)
         more = {"Content-Disposition": f'attachment; filename="{saved}"'}
-        self._answer(HTTPStatus.OK, data, "application/json", more)
+        self._respond(HTTPStatus.OK, data, "application/json", more)
 
     def _json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
-        self._answer(status, json_of(value).encode(), "application/json")
+        self._respond(status, json_of(value).encode(), "application/json")
 
-    def _answer(
+    def _respond(
         self,
         status: HTTPStatus,
         body: bytes,

@@ -46,12 +46,12 @@ class LazyBatch:
     def write(self, outs: Batch, clock: StageClock) -> Batch:
         """Copy the rows directly into `outs`, through a temporary copy if converted."""
         pairs = zip(outs, self.samples.dtypes, strict=True)
-        alike = [out if out.dtype == dtype else None for out, dtype in pairs]
-        arrays = self.samples.gather(self.rows, clock, alike)
-        if any(out is None for out in alike):
+        direct = [out if out.dtype == dtype else None for out, dtype in pairs]
+        arrays = self.samples.gather(self.rows, clock, direct)
+        if any(out is None for out in direct):
             with clock.timed(COPY_STAGE):
-                for out, is_there, array in zip(outs, alike, arrays, strict=True):
-                    if is_there is None:
+                for out, target, array in zip(outs, direct, arrays, strict=True):
+                    if target is None:
                         np.copyto(out, array, casting="same_kind")
         return arrays
 

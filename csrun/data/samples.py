@@ -74,7 +74,7 @@ class JoinedSamples:
         self._parts = parts
         self._ends = list(accumulate(map(len, parts)))
         self._starts = np.array([0, *self._ends[:-1]], np.int64)
-        _require_alike(parts)
+        _require_same_structure(parts)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -206,7 +206,7 @@ def _shapes(arrays: Sequence[Column], names: Sequence[str]) -> str:
     return "shapes " + ", ".join(f"{name} {array.shape}" for name, array in named)
 
 
-def _require_alike(parts: Sequence[ArraySamples]) -> None:
+def _require_same_structure(parts: Sequence[ArraySamples]) -> None:
     first = parts[0]
     for part in parts[1:]:
         if part.shapes(0) != first.shapes(0) or part.dtypes != first.dtypes:

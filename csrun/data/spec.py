@@ -21,10 +21,10 @@ def specs_of(batch: Batch, names: Sequence[str]) -> tuple[ArraySpec, ...]:
     Raises: DataError for arrays of different lengths, or that are not numeric
     """
     shapes = [array.shape for array in batch]
-    alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
+    is_valid = all(shapes) and len({shape[0] for shape in shapes}) == 1
     rule = "the arrays of a batch must have equal lengths, as batch() returns them"
     named = (f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
-    require(alike, "input_fn", rule, f"shapes {', '.join(named)}")
+    require(is_valid, "input_fn", rule, f"shapes {', '.join(named)}")
     for name, array in zip(names, batch, strict=True):
         are_numbers = array.dtype.kind in "biufc"
         rule = f"{name} of a batch must hold numbers"

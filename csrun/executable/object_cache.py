@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from csrun.base.errors import CsrunError
-from csrun.base.files import find, make_private, write_whole
+from csrun.base.files import find, make_private, write_atomic
 
 MOST_BYTES = 64 << 20  # some 20,000 kernels; most have 2 to 4 KB
 _SUFFIX = ".o"
@@ -45,7 +45,7 @@ class ObjectCache:
         return image
 
     def _keep(self, path: Path, image: bytes) -> None:
-        write_whole(path, hashlib.sha256(image).digest() + image, durable=False, mode=0o600)
+        write_atomic(path, hashlib.sha256(image).digest() + image, durable=False, mode=0o600)
         self._has_grown = True
 
     def trim(self) -> None:

@@ -32,7 +32,7 @@ def relocated_plan(owner: Plan, plan: Plan) -> Plan:
 
     Raises: CsrunError if the store lacks something that the program needs
     """
-    _require_alike(owner, plan)
+    _require_compatible(owner, plan)
     theirs = _theirs(owner, plan)
     shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
     parameters, layers, groups, visits = _regrouped(plan, shift, _homes(owner, plan, shift))
@@ -111,7 +111,7 @@ def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
     return found
 
 
-def _require_alike(owner: Plan, plan: Plan) -> None:
+def _require_compatible(owner: Plan, plan: Plan) -> None:
     for name in ("mode", "precision", "storage", "store_in_arena", "systems"):
         ours, its = getattr(plan, name), getattr(owner, name)
         if ours != its:
@@ -205,9 +205,9 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
         made: list[Group] = []
         pieces = list(_pieces(owns[group.index], shift, homes))
         if len(pieces) > 1 and plan.run_mode is RunMode.TRAIN:
-            apart = ", ".join(piece[0].name for piece in pieces)
+            parts = ", ".join(piece[0].name for piece in pieces)
             raise _unlike(
-                plan, f"{apart} are not adjacent in the run's store: train the same parameters"
+                plan, f"{parts} are not adjacent in the run's store: train the same parameters"
             )
         for number, piece in enumerate(pieces):
             index = first + number

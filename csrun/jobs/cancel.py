@@ -62,7 +62,7 @@ def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
     with _launcher_of(record) as process:
         if process is not None:
             with JobFolder(jobs_dir(site) / str(job_id)).recording_cancellation(command):
-                _ask(process)
+                _terminate(process)
     wait_s = grace_s + SPARE_S
     deadline_s = monotonic() + wait_s
     while record.is_active and monotonic() < deadline_s:
@@ -77,7 +77,7 @@ def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
     return record
 
 
-def _ask(process: int) -> None:
+def _terminate(process: int) -> None:
     with suppress(ProcessLookupError):  # it has ended meanwhile
         signal.pidfd_send_signal(process, signal.SIGTERM)
         signal.pidfd_send_signal(process, signal.SIGCONT)  # continues a launcher stopped by Ctrl-Z

@@ -60,10 +60,10 @@ def show(site: Site, record: JobRecord, *, durable: bool = False) -> None:
     entry.
     """
     shown = published_job_dir(site, record.job_id) / RECORD_FILE
-    stored.write(shown, _without_words(record), durable=durable, mode=0o640)
+    stored.write(shown, _public_record(record), durable=durable, mode=0o640)
 
 
-def _without_words(record: JobRecord) -> JobRecord:
+def _public_record(record: JobRecord) -> JobRecord:
     """Public part of a record: without command line, folders and logs."""
     changes = {"command": (), "working_dir": "", "output": None, "logs": None}
     return msgspec.structs.replace(record, **changes)
@@ -258,15 +258,15 @@ def _read(path: Path) -> JobRecord:
     try:
         status = path.lstat()
     except PermissionError:  # of a folder; the reader reports it
-        return _read_anew(path)
+        return _read_again(path)
     version = status.st_ino, status.st_mtime_ns, status.st_size
     known = _known.get(path)
     if known is None or known[0] != version:
-        known = _known[path] = version, _read_anew(path)
+        known = _known[path] = version, _read_again(path)
     return _with_labels(known[1], path)
 
 
-def _read_anew(path: Path) -> JobRecord:
+def _read_again(path: Path) -> JobRecord:
     found = stored.read_owned(path, JobRecord, "the record")
     if found.value.job_id != _number_of(path):
         said = f"{path}: record belongs to job {found.value.job_id}; remove the file"

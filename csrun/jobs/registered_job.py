@@ -91,8 +91,8 @@ class RegisteredJob:
             try:
                 register.write(self.site, record, durable=durable)
             except OSError as error:  # the job itself reports a full disk if it is affected
-                say = f"csrun: job {self.job_id}: record cannot be written: {error.strerror}"
-                print(say, file=sys.stderr, flush=True)
+                line = f"csrun: job {self.job_id}: record cannot be written: {error.strerror}"
+                print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def type_of(command: tuple[str, ...]) -> str:
         return ""
     return (
         "compile"
-        if any(word.removeprefix("--mode=") in _COMPILES for word in command)
+        if any(argument.removeprefix("--mode=") in _COMPILES for argument in command)
         else "execute"
     )
 
@@ -87,7 +87,7 @@ def name_of(command: tuple[str, ...]) -> str:
     program = Path(command[0]).name
     if not program.startswith("python"):
         return program
-    _, words = split_options(command[1:])
-    if words[:1] == ("-m",):
-        return words[1] if len(words) > 1 else program
-    return program if not words or words[0].startswith("-") else Path(words[0]).name
+    _, arguments = split_options(command[1:])
+    if arguments[:1] == ("-m",):
+        return arguments[1] if len(arguments) > 1 else program
+    return program if not arguments or arguments[0].startswith("-") else Path(arguments[0]).name

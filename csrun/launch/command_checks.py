@@ -51,7 +51,7 @@ def check_command(command: UserCommand) -> None:
     Raises: UsageError if it does not exist
     """
     if command.mode is None:
-        check_program(command.words[0])
+        check_program(command.argv[0])
     check_script(command)
 
 

@@ -105,8 +105,8 @@ def plan(
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
         servers = command.num_wgt_servers(request.num_wgt_servers)
         # Wafers on one machine add gradients in shared memory; separate machines need SwarmX.
-        are_apart = is_cluster or bool(site.nodes.addresses)
-        serving = _Serving(servers, _swarmx(command, site) if are_apart else 0)
+        spans_machines = is_cluster or bool(site.nodes.addresses)
+        serving = _Serving(servers, _swarmx(command, site) if spans_machines else 0)
     layout = _resolve(request, site, mode, serving)
     tasks = _place(layout, mode, serving, site, real_cpus)
     return JobPlan(

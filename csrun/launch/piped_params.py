@@ -81,7 +81,7 @@ def store_piped_params(request: JobRequest, job: JobFile, folder: Path) -> JobFi
     with open(create_new(path), "wb") as file:
         file.write(request.params)
     command = UserCommand(job.command).with_params(str(path))
-    return msgspec.structs.replace(job, command=command.words)
+    return msgspec.structs.replace(job, command=command.argv)
 
 
 def _is_pipe(path: str) -> bool:

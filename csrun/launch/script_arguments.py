@@ -35,11 +35,11 @@ def check_arguments(command: UserCommand) -> None:
     script = command.script
     if script is None:
         return
-    words = command.words[2:]
-    if "--help" in words:
+    arguments = command.argv[2:]
+    if "--help" in arguments:
         return
     if not uses_csrun_params(script):
-        check_options(script, words)
+        check_options(script, arguments)
         return
     mode = command.script_mode
     known = [each.value for each in Mode]
@@ -52,16 +52,16 @@ def check_arguments(command: UserCommand) -> None:
     if path is not None and os.path.isfile(path):
         _check_file(Path(path), known_sections, has_keys)
     if parses_arguments_unchanged(script):
-        settings = _parse(Path(script).name, words)
+        settings = _parse(Path(script).name, arguments)
         _check_sections((each.key.partition(".")[0] for each in settings), known_sections, "--set")
         if has_keys:
             _check_settings(settings)
 
 
-def _parse(script: str, words: Sequence[str]) -> Sequence[Setting]:
+def _parse(script: str, arguments: Sequence[str]) -> Sequence[Setting]:
     from csrun.base.run_options import parse_options
 
-    return parse_options(script, words).settings
+    return parse_options(script, arguments).settings
 
 
 def _check_sections(

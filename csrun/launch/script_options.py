@@ -36,24 +36,24 @@ def options_of(script: str) -> dict[str, object] | None:
     if any(isinstance(each, ast.Name) and each.id in names for c in calls for each in c.args):
         return None
     declaring = [call for name, call in named if name in _DECLARING]
-    if not all(isinstance(word, ast.Constant) for call in declaring for word in call.args):
+    if not all(isinstance(name, ast.Constant) for call in declaring for name in call.args):
         return None
-    return {word: _default_of(call) for call in declaring for word in _long(call.args)}
+    return {name: _default_of(call) for call in declaring for name in _long(call.args)}
 
 
-def check_options(script: str, words: Iterable[str]) -> None:
+def check_options(script: str, arguments: Iterable[str]) -> None:
     """Check the long options of a script with an ArgumentParser of its own, and their values.
 
     Raises: UsageError for an option that argparse would certainly refuse
     """
     known = options_of(script)
-    if known is None or not parses_arguments_unchanged(script) or _takes_any_words(script):
+    if known is None or not parses_arguments_unchanged(script) or _accepts_any_argument(script):
         return
     valued = _valued_options(script)
-    own = [*takewhile("--".__ne__, words)]
-    for word, following in zip_longest(own, own[1:], fillvalue="-"):
-        name, is_attached, text = word.partition("=")
-        is_option = word.startswith("--") and " " not in word
+    own = [*takewhile("--".__ne__, arguments)]
+    for argument, following in zip_longest(own, own[1:], fillvalue="-"):
+        name, is_attached, text = argument.partition("=")
+        is_option = argument.startswith("--") and " " not in argument
         # argparse accepts a unique prefix of an option
         if is_option and not any(each.startswith(name) for each in (*known, "--help")):
             raise UsageError(
@@ -67,7 +67,7 @@ def check_options(script: str, words: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class _ValuedOption:
-    """Option with one value: a number, or one of some words."""
+    """Option with one value: a number, or one of its choices."""
 
     number: type[int] | type[float] | None = None
     choices: tuple[str, ...] = ()
@@ -106,15 +106,15 @@ def _valued(call: ast.Call) -> _ValuedOption:
         return _ValuedOption()
     kind, choices = options.get("type"), options.get("choices")
     if kind is None and isinstance(choices, ast.List | ast.Tuple):
-        words = [each.value for each in choices.elts if isinstance(each, ast.Constant)]
-        if len(words) == len(choices.elts):
-            return _ValuedOption(choices=tuple(each for each in words if isinstance(each, str)))
+        values = [each.value for each in choices.elts if isinstance(each, ast.Constant)]
+        if len(values) == len(choices.elts):
+            return _ValuedOption(choices=tuple(each for each in values if isinstance(each, str)))
     if choices is None and isinstance(kind, ast.Name) and kind.id in _NUMBERS:
         return _ValuedOption({"int": int, "float": float}[kind.id])
     return _ValuedOption()
 
 
-def _takes_any_words(script: str) -> bool:
+def _accepts_any_argument(script: str) -> bool:
     """Return whether a parser accepts undeclared options or arguments."""
     nodes = [*nodes_of(Path(script))]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
@@ -136,9 +136,9 @@ def _default_of(call: ast.Call) -> object:
     return next((each.value for each in values if isinstance(each, ast.Constant)), None)
 
 
-def _long(words: Iterable[ast.expr]) -> Iterator[str]:
-    values = (each.value for each in words if isinstance(each, ast.Constant))
-    return (word for word in values if isinstance(word, str) and word.startswith("--"))
+def _long(names: Iterable[ast.expr]) -> Iterator[str]:
+    values = (each.value for each in names if isinstance(each, ast.Constant))
+    return (name for name in values if isinstance(name, str) and name.startswith("--"))
 
 
 def _name_of(function: ast.expr) -> str:

@@ -45,20 +45,20 @@ class Resources:
     first: tuple[str, ...] = ()
     by_component: tuple[tuple[str, ...], ...] = ()
 
-    def words(self, component: int = 0) -> list[str]:
+    def arguments(self, component: int = 0) -> list[str]:
         """Return the options of a component besides its layout. Units: Slurm counts minutes
 
         Slurm's limit is later than the job's own, at which csrun ends the job in order: rounded up
         to a minute, plus the grace period. For another limit, such as its partition's, Slurm
         signals the job in advance.
         """
-        words = [f"--job-name={self.job_name}"] if self.job_name else []
+        arguments = [f"--job-name={self.job_name}"] if self.job_name else []
         grace_s = ceil(self.grace_s or 0)
         if self.time_limit_s:
-            words += [f"--time={self.time_limit_s // 60 + 1 + max(1, ceil(grace_s / 60))}"]
+            arguments += [f"--time={self.time_limit_s // 60 + 1 + max(1, ceil(grace_s / 60))}"]
         elif grace_s:
-            words += [f"--signal=TERM@{grace_s}"]
-        return [*words, *(self.by_component[component] if self.by_component else self.every)]
+            arguments += [f"--signal=TERM@{grace_s}"]
+        return [*arguments, *(self.by_component[component] if self.by_component else self.every)]
 
 
 def srun_line(
@@ -70,11 +70,11 @@ def srun_line(
 ) -> str:
     """Return one heterogeneous srun as text, in the original's form."""
     first, *others = _components(layout, Resources(gres=gres))
-    first = [*option_words(options), *(["--label"] if label else []), *first]
+    first = [*option_arguments(options), *(["--label"] if label else []), *first]
     return shlex.join(_joined([first, *others], command))
 
 
-def option_words(options: JobOptions) -> list[str]:
+def option_arguments(options: JobOptions) -> list[str]:
     """Return a job's options as arguments of srun and sbatch."""
     limit_s = options.time_limit_s or 0
     limit = f"{limit_s // 3600}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
@@ -86,16 +86,14 @@ def option_words(options: JobOptions) -> list[str]:
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
-def srun_words(
-    layout: JobLayout, command: tuple[str, ...], resources: Resources
-) -> tuple[str, ...]:
+def srun_argv(layout: JobLayout, command: tuple[str, ...], resources: Resources) -> tuple[str, ...]:
     """Return the srun that requests nodes and starts `command` on them; components in rank
     order.
     """
     return _joined(_components(layout, resources), command)
 
 
-def salloc_words(layout: JobLayout, resources: Resources) -> tuple[str, ...]:
+def salloc_argv(layout: JobLayout, resources: Resources) -> tuple[str, ...]:
     """Return the salloc that requests the nodes of a job, for a shell in which the job can run."""
     return _joined(_components(layout, resources), (), ("salloc",))
 
@@ -109,7 +107,7 @@ def node_needs(layout: JobLayout, alone_cpus: int) -> list[tuple[int, int]]:
     return [*single, (rest, full)] if rest else single
 
 
-def step_words(
+def step_argv(
     layout: JobLayout, command: tuple[str, ...], resources: Resources, *, is_whole: bool = False
 ) -> tuple[str, ...]:
     """Return the srun that starts `command` on the nodes of an existing job.
@@ -122,13 +120,13 @@ def step_words(
     kept = []
     for index, first in enumerate(accumulate(nodes[:-1], initial=0)):
         tasks = sum(layout.tasks_by_node[first : first + nodes[index]])
-        words = [w for w in components[index] if not w.startswith(_OF_AN_ALLOCATION)]
+        arguments = [w for w in components[index] if not w.startswith(_OF_AN_ALLOCATION)]
         place = f"--relative={first}" if is_whole else f"--het-group={index}"
-        kept.append([*([place] if len(nodes) > 1 else []), f"--ntasks={tasks}", *words])
+        kept.append([*([place] if len(nodes) > 1 else []), f"--ntasks={tasks}", *arguments])
     return _joined(kept, command)
 
 
-def cpu_words(
+def cpu_argv(
     command: tuple[str, ...],
     resources: Resources,
     output: str | None,
@@ -140,7 +138,7 @@ def cpu_words(
     written = [f"--output={output}"] if output else []
     elsewhere = [f"--exclude={gres_node}"] if gres_node else []
     node = ["--nodes=1", "--ntasks=1", *elsewhere, "--exclusive"]
-    asked = (*resources.words(), *resources.first)
+    asked = (*resources.arguments(), *resources.first)
     return ("srun", *terminal, *asked, *written, *node, *command)
 
 
@@ -196,23 +194,23 @@ def in_container(
     return ("apptainer", "exec", *bound, image, *command)
 
 
-def _directives(words: Iterable[str]) -> list[str]:
+def _directives(arguments: Iterable[str]) -> list[str]:
     # sbatch removes quotes as a shell does
-    return [f"#SBATCH {shlex.quote(word)}" for word in words]
+    return [f"#SBATCH {shlex.quote(argument)}" for argument in arguments]
 
 
 def _joined(
     components: Iterable[Iterable[str]], command: tuple[str, ...], start: tuple[str, ...] = START
 ) -> tuple[str, ...]:
-    words: list[str] = []
+    arguments: list[str] = []
     for component in components:
-        words += [COMPONENT_SEPARATOR, *component] if words else [*start, *component]
-    return (*words, *command)
+        arguments += [COMPONENT_SEPARATOR, *component] if arguments else [*start, *component]
+    return (*arguments, *command)
 
 
 def _components(layout: JobLayout, resources: Resources) -> list[list[str]]:
     placed = enumerate(_placed(layout, resources))
-    first, *others = ([*resources.words(index), *words] for index, words in placed)
+    first, *others = ([*resources.arguments(index), *arguments] for index, arguments in placed)
     return [[*resources.first, *first], *others]
 
 

@@ -37,15 +37,15 @@ class UserCommand:
     The script is the second argument; `without_options` drops options of Python before it.
     """
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
 
     @property
     def interpreter(self) -> str:
         """The first argument; for a path into the folder of csrun's Python its base name."""
-        path = Path(self.words[0])
+        path = Path(self.argv[0])
         # not Path.resolve(), which raises for a loop of links
         own = os.path.realpath(path.parent) == os.path.realpath(Path(sys.executable).parent)
-        return path.name if own and path.name != self.words[0] else self.words[0]
+        return path.name if own and path.name != self.argv[0] else self.argv[0]
 
     @property
     def mode(self) -> ExecutionMode | None:
@@ -54,7 +54,7 @@ class UserCommand:
         csrun's interpreters are called by name, or by a path into the folder of csrun's Python. The
         path of another Python is another interpreter.
         """
-        program = self.words[0]
+        program = self.argv[0]
         if Path(program).is_absolute() and program == sys.executable:
             return ExecutionMode.PIPELINED
         return INTERPRETERS.get(self.interpreter)
@@ -62,50 +62,50 @@ class UserCommand:
     @property
     def script(self) -> str | None:
         """The script that csrun's interpreter runs; None for `-c`, `-m` or another program."""
-        if self.mode is None or len(self.words) < 2 or self.words[1].startswith("-"):
+        if self.mode is None or len(self.argv) < 2 or self.argv[1].startswith("-"):
             return None
-        return self.words[1]
+        return self.argv[1]
 
     def without_options(self) -> "UserCommand":
         """The command without options of its Python, such as `-u`."""
         if self.mode is None:
             return self
-        return UserCommand((self.words[0], *split_options(self.words[1:])[1]))
+        return UserCommand((self.argv[0], *split_options(self.argv[1:])[1]))
 
     @property
     def params(self) -> str | None:
         """The params file that it names; for other interpreters -p could be anything."""
-        return None if self.mode is None else option(self.words[2:], _PARAMS)
+        return None if self.mode is None else option(self.argv[2:], _PARAMS)
 
     def with_params(self, path: str) -> "UserCommand":
         """Return the command with another params file."""
-        words = []
-        for before, word in self._pairs():
-            if (old := _attached(word, _PARAMS)) is not None:
-                words.append(word.removesuffix(old) + path)
+        arguments = []
+        for before, argument in self._pairs():
+            if (old := _attached(argument, _PARAMS)) is not None:
+                arguments.append(argument.removesuffix(old) + path)
             else:
-                words.append(path if before in _PARAMS else word)
-        return UserCommand((*self.words[:2], *words[2:]))
+                arguments.append(path if before in _PARAMS else argument)
+        return UserCommand((*self.argv[:2], *arguments[2:]))
 
     @property
     def script_mode(self) -> str | None:
         """The --mode of the script; of several the last one."""
         given = [
-            option(self.words[at:], _MODE)
-            for at, word in enumerate(self.words)
-            if at > 1 and (word in _MODE or _attached(word, _MODE) is not None)
+            option(self.argv[at:], _MODE)
+            for at, argument in enumerate(self.argv)
+            if at > 1 and (argument in _MODE or _attached(argument, _MODE) is not None)
         ]
         return given[-1] if given else None
 
     @property
     def system(self) -> str | None:
         """The requested CS system, by name or address."""
-        return option(self.words, _SYSTEM)
+        return option(self.argv, _SYSTEM)
 
     @property
     def num_systems(self) -> int:
         """Number of requested CS systems; the script refuses anything but a number."""
-        said = option(self.words[2:], _SYSTEMS)
+        said = option(self.argv[2:], _SYSTEMS)
         return max(1, int(said)) if said and said.isdecimal() else 1
 
     def num_wgt_servers(self, asked: int | None) -> int:
@@ -113,7 +113,7 @@ class UserCommand:
 
         Raises: UsageError if the two differ, or if the command cannot have several
         """
-        said = option(self.words[2:], _WGT_SERVERS) if self.mode else None
+        said = option(self.argv[2:], _WGT_SERVERS) if self.mode else None
         count = int(said) if said and said.isdecimal() else None  # otherwise the script refuses it
         if None not in (asked, count) and asked != count:
             raise UsageError(
@@ -123,7 +123,7 @@ class UserCommand:
         found = asked or count or 1
         if found > 1 and self.mode is not ExecutionMode.WEIGHT_STREAMING:
             raise UsageError(
-                f"--num-wgt-servers {found}: {self.words[0]} has no MemoryX: run the script with"
+                f"--num-wgt-servers {found}: {self.argv[0]} has no MemoryX: run the script with"
                 " python-ws, or drop the option"
             )
         return found
@@ -131,48 +131,49 @@ class UserCommand:
     @property
     def preparation(self) -> Preparation | None:
         """The mode or switch that makes it only compile or validate; None for a run."""
-        return next(filter(None, (_asked(word, before) for before, word in self._pairs())), None)
+        found = (_asked(argument, before) for before, argument in self._pairs())
+        return next(filter(None, found), None)
 
     def prepared_run(self) -> "UserCommand":
         """The training that it compiles or validates for."""
-        words: list[str] = []
-        for before, word in self._pairs():
-            if _asked(word, before) is None:
-                words.append(word)
+        arguments: list[str] = []
+        for before, argument in self._pairs():
+            if _asked(argument, before) is None:
+                arguments.append(argument)
             elif before in _MODE:
-                words.append(_TRAIN)
-            elif value := _attached(word, _MODE):
-                words.append(word.removesuffix(value) + _TRAIN)
-        return UserCommand(tuple(words))
+                arguments.append(_TRAIN)
+            elif value := _attached(argument, _MODE):
+                arguments.append(argument.removesuffix(value) + _TRAIN)
+        return UserCommand(tuple(arguments))
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Yield each argument with the one before it."""
-        return zip(("", *self.words), self.words, strict=False)
+        return zip(("", *self.argv), self.argv, strict=False)
 
 
-def option(words: tuple[str, ...], names: tuple[str, ...]) -> str | None:
+def option(arguments: tuple[str, ...], names: tuple[str, ...]) -> str | None:
     """Return the value of an option: `--mode x`, `--mode=x` or `-mx`."""
-    for word, following in zip(words, (*words[1:], None), strict=False):
-        if word in names:
+    for argument, following in zip(arguments, (*arguments[1:], None), strict=False):
+        if argument in names:
             return following
-        if (value := _attached(word, names)) is not None:
+        if (value := _attached(argument, names)) is not None:
             return value
     return None
 
 
-def _asked(word: str, before: str) -> Preparation | None:
-    if (value := _attached(word, _MODE)) is not None:
+def _asked(argument: str, before: str) -> Preparation | None:
+    if (value := _attached(argument, _MODE)) is not None:
         text = value
     elif before in _MODE:
-        text = word
+        text = argument
     else:
-        text = word[2:].replace("-", "_") if word.startswith("--") else ""
+        text = argument[2:].replace("-", "_") if argument.startswith("--") else ""
     return _PREPARATIONS.get(text)
 
 
-def _attached(word: str, names: tuple[str, ...]) -> str | None:
+def _attached(argument: str, names: tuple[str, ...]) -> str | None:
     """Return the value attached to an option's argument, or None."""
-    name, equals, value = word.partition("=")
+    name, equals, value = argument.partition("=")
     if equals and name in names:
         return value
-    return word[2:] if len(word) > 2 and word[:2] in names else None
+    return argument[2:] if len(argument) > 2 and argument[:2] in names else None

@@ -146,7 +146,7 @@ def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Pa
         _require_own(target / PARAMS_FILE, text)
         identity = checkpoints.converted_identity(path.resolve().name, found.absent)
         written = checkpoints.write(target, 0, found.tensors, identity, 1)
-        files.write_whole(target / PARAMS_FILE, text)
+        files.write_atomic(target / PARAMS_FILE, text)
     log.info(f"{len(found.tensors)} tensors of {path}: {written}; params: {target / PARAMS_FILE}")
     passed = (*conversion.ignored, *conversion.tied)
     if unused := [name for name in found.unused if not name.endswith(passed)]:

@@ -26,17 +26,17 @@ class SchemaFound(BaseException):  # no `except Exception` of a script may stop 
         self.schema, self.default_params = schema, default_params
 
 
-_asked: list[bool] = []
+_requests: list[bool] = []
 
 
 @contextmanager
-def schema_asked() -> Iterator[None]:
+def schema_requested() -> Iterator[None]:
     """Have `run` raise SchemaFound in this block."""
-    _asked.append(True)
+    _requests.append(True)
     try:
         yield
     finally:
-        _asked.pop()
+        _requests.pop()
 
 
 def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = None) -> None:
@@ -49,7 +49,7 @@ def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = 
     a role in a training, the launcher shows the line. A full disk for the output is one line, too;
     a closed pipe (`| head`) ends it as by SIGPIPE.
     """
-    if _asked:
+    if _requests:
         raise SchemaFound(schema, default_params)
     try:
         main(parse(schema, default_params, sys.argv[1:]))

@@ -60,7 +60,7 @@ def translate_original_keys(raw: dict[str, Any], schema: type[Any], path: Path |
     if found.get(_USE_BFLOAT16) and precision == f"{MIXED}bfloat16":
         _leave_unscaled(raw.get("optimizer"))
     for key in (key for key, level in levels.items() if level):
-        _say(f"{key}: {levels[key]} has no effect: sums and softmax are float32, as at level 0")
+        _log(f"{key}: {levels[key]} has no effect: sums and softmax are float32, as at level 0")
 
 
 def _taken(raw: dict[str, Any], schema: type[Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _precision(found: Mapping[str, Any], given: Any) -> str | None:
         _require_no_cb16(found)
         for key in (_FP16_TYPE, _USE_BFLOAT16):
             if found.get(key):
-                _say(f"{key} has no effect without {_MIXED_PRECISION}: true")
+                _log(f"{key} has no effect without {_MIXED_PRECISION}: true")
         return None
     formats = {_PRECISION: given.removeprefix(MIXED)} if given is not None else {}
     if _FP16_TYPE in found:
@@ -153,10 +153,10 @@ def _leave_unscaled(optimizer: Any) -> None:
     for key in _SCALES:
         if optimizer.get(key) in ("dynamic", "tf_dynamic"):
             optimizer[key] = 1.0
-            _say(f"{_USE_BFLOAT16}: bfloat16 needs no dynamic loss scaling: {key} is 1.0")
+            _log(f"{_USE_BFLOAT16}: bfloat16 needs no dynamic loss scaling: {key} is 1.0")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Log a line, in the chief alone."""
     context = current()
     if context is None or context.mode is None or context.role is Role.CHIEF:

@@ -13,7 +13,7 @@ from csrun.base import plain_yaml, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.run_config import Params
 from csrun.params.command_line import load, parse
-from csrun.params.entry_point import SchemaFound, schema_asked
+from csrun.params.entry_point import SchemaFound, schema_requested
 
 
 def schema_of(script: Path) -> type[msgspec.Struct]:
@@ -41,7 +41,7 @@ def _params_of(script: Path) -> SchemaFound:
     if not script.is_file():
         raise UsageError(f"--script {script}: no such file")
     try:
-        with schema_asked(), _as_script(script):
+        with schema_requested(), _as_script(script):
             runpy.run_path(str(script), run_name="__main__")
     except SchemaFound as found:
         return found

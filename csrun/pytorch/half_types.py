@@ -11,13 +11,13 @@ from csrun.pytorch.errors import user_line
 log = logging.getLogger("csrun")
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def log_widened(what: str) -> None:
     """Log once that 16-bit values are float32. what: subject of the message."""
-    if what not in _said:
-        _said.add(what)
+    if what not in _logged:
+        _logged.add(what)
         log.info(f"{user_line()}: {what} of float16 or bfloat16 is float32, as all arithmetic is")
 
 

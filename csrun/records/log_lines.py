@@ -122,11 +122,11 @@ def weight_stores(stores: Sequence[PlacedStore], pieces: int) -> str:
     return f"Weight store: {' and '.join(map(_stored, by_folder.values()))}{shared}"
 
 
-def _stored(alike: Sequence[PlacedStore]) -> str:
-    nbytes, folder = size_text(sum(store.nbytes for store in alike)), alike[0].folder
+def _stored(stores: Sequence[PlacedStore]) -> str:
+    nbytes, folder = size_text(sum(store.nbytes for store in stores)), stores[0].folder
     if folder is None:
         return f"{nbytes} in memory"
-    most = size_text(sum(store.memory_bytes for store in alike))
+    most = size_text(sum(store.memory_bytes for store in stores))
     return f"{nbytes} on disk in {folder}, up to {most} of it in memory"
 
 

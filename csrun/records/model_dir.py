@@ -56,7 +56,7 @@ def prepare(model_dir: Path) -> None:
     try:
         files.make_folder(model_dir)
         # swept later if this process is killed here
-        probe = files.temporary_beside(model_dir / LOCK_FILE)
+        probe = files.temporary_name(model_dir / LOCK_FILE)
         os.close(files.create_new(probe))
         probe.unlink()
     except FileExistsError as error:
@@ -181,7 +181,7 @@ def write_params(model_dir: Path, mode: str, params: Any) -> Path:
     path = model_dir / mode / f"params_{mode}.yaml"
     plain = msgspec.to_builtins(params, enc_hook=str)
     with files.writing(path), open_folder(path.parent) as folder:
-        files.write_whole(folder / path.name, yaml.safe_dump(plain, sort_keys=False).encode())
+        files.write_atomic(folder / path.name, yaml.safe_dump(plain, sort_keys=False).encode())
     return path
 
 
@@ -189,7 +189,7 @@ def write_command(model_dir: Path, command: RunCommand) -> None:
     """Write train/command_train.json: the command of a training, to run it again."""
     path = model_dir / COMMAND_FILE
     with files.writing(path), open_folder(path.parent) as folder:
-        files.write_whole(folder / path.name, msgspec.json.format(msgspec.json.encode(command)))
+        files.write_atomic(folder / path.name, msgspec.json.format(msgspec.json.encode(command)))
 
 
 def require_folder(model_dir: Path) -> None:

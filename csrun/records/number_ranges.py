@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from csrun.base.files import write_whole, writing
+from csrun.base.files import write_atomic, writing
 from csrun.base.half_formats import HalfFormat
 from csrun.base.half_ranges import RangeCounts, range_counts
 
@@ -94,7 +94,7 @@ def write_page(
     """
     path = folder / FILE
     with writing(path):
-        write_whole(path, page_of(found, half, step, scale).encode(), durable=False)
+        write_atomic(path, page_of(found, half, step, scale).encode(), durable=False)
 
 
 def page_of(found: Sequence[NumberRanges], half: HalfFormat, step: int, scale: float | None) -> str:

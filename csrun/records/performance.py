@@ -8,7 +8,7 @@ from time import perf_counter
 
 import msgspec
 
-from csrun.base.files import find, write_whole, writing
+from csrun.base.files import find, write_atomic, writing
 from csrun.base.open_folder import open_folder
 from csrun.records.ledger import LedgerRow
 
@@ -129,5 +129,5 @@ def write(model_dir: Path, performance: Performance) -> Path:
     path = path_of(model_dir)
     text = msgspec.json.format(msgspec.json.encode(performance), indent=2) + b"\n"
     with writing(path), open_folder(path.parent) as folder:
-        write_whole(folder / path.name, text)
+        write_atomic(folder / path.name, text)
     return path

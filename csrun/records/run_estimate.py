@@ -127,14 +127,14 @@ class EstimateCheck:
 
     def __init__(self, estimated_s: float | None) -> None:
         self.estimated_s = estimated_s
-        self._steps, self._took_s, self._is_told = 0, 0.0, False
+        self._steps, self._took_s, self._is_logged = 0, 0.0, False
 
     def add(self, steps: int, took_s: float) -> None:
         """Add computed steps, and their time without waits for batches."""
         self._steps, self._took_s = self._steps + steps, self._took_s + took_s
-        if self.estimated_s is None or self._is_told or self._steps < COMPARED_STEPS:
+        if self.estimated_s is None or self._is_logged or self._steps < COMPARED_STEPS:
             return
-        self._is_told = True
+        self._is_logged = True
         took_ms, estimated_ms = 1e3 * self.step_s, 1e3 * self.estimated_s
         log.info(
             f"A step takes {took_ms:.4g} ms without its input, estimated were {estimated_ms:.4g} "

@@ -36,7 +36,7 @@ def write_file(path: Path, checkpoint: Checkpoint) -> int:
         )
         for theirs, ours in names_in_state_dict(checkpoint).items()
     }
-    with files.writing(path), files.written_whole(path) as temporary:
+    with files.writing(path), files.atomic_replacement(path) as temporary:
         tensor_files.write(temporary, tensors, METADATA)
     return len(tensors)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from csrun.base.files import find, write_whole, writing
+from csrun.base.files import find, write_atomic, writing
 from csrun.base.open_folder import open_folder
 
 FOLDER = "trace"
@@ -54,7 +54,7 @@ def write(path: Path, processes: Iterable[Process]) -> None:
         found += _events(process, number, origin)
     text = msgspec.json.encode({"traceEvents": found, "displayTimeUnit": "ms"})
     with writing(path), open_folder(path.parent) as folder:
-        write_whole(folder / path.name, text, durable=False)
+        write_atomic(folder / path.name, text, durable=False)
 
 
 def _events(process: Process, number: int, origin_ns: int) -> Iterator[dict[str, Any]]:

@@ -13,14 +13,13 @@ from csrun.system.find import (
 from csrun.system.lease import Lease, acquire, acquire_all
 from csrun.system.lock import (
     FileLock,
-    TicketQueue,
     holder_of,
     is_held,
     lock,
     lock_errors,
     try_lock,
-    wait_in_queue,
 )
+from csrun.system.lock_queue import TicketQueue, wait_in_queue
 from csrun.system.power import Command, Power, SystemState, apply
 from csrun.system.state_files import load_state, make_site_folders, save_state
 

@@ -10,7 +10,8 @@ from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system import state_files
-from csrun.system.lock import POLL_S, holder_of, is_held
+from csrun.system.lock import holder_of, is_held
+from csrun.system.lock_queue import POLL_S
 from csrun.system.power import Command, Power, SystemState, apply
 
 

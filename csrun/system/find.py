@@ -8,7 +8,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System, with_port
 from csrun.system.lock import is_held
 from csrun.system.power import Power, SystemState
-from csrun.system.state_files import changing, lease_file, line_of, load_state
+from csrun.system.state_files import changing, lease_file, load_state, queue_of
 
 Users = Callable[[Site, System], int]
 
@@ -17,7 +17,7 @@ def users_of(site: Site, system: System) -> int:
     """Return the number of jobs that hold a system or wait for it, by its lease."""
     with changing(site, system):
         held = is_held(lease_file(site, system))
-    return held + len(line_of(site, system).holders())
+    return held + len(queue_of(site, system).holders())
 
 
 def find(

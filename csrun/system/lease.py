@@ -12,9 +12,10 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, TicketQueues, holder_of, is_held, wait_in_queue
+from csrun.system.lock import FileLock, holder_of, is_held
+from csrun.system.lock_queue import TicketQueues, wait_in_queue
 from csrun.system.power import Power
-from csrun.system.state_files import changing, lease_file, line_of, load_to_change, try_hold
+from csrun.system.state_files import changing, lease_file, load_to_change, queue_of, try_hold
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ def acquire(
     """Lease a system that is ACTIVE in `mode`; wait in a queue while it is held, boots or drains.
 
     holder: who requests it, e.g. `job 12`; the process id is added.
-    on_wait: called with what is waited for, e.g. `file_lock by job 11 (process 345)`, and again
-    when
+    on_wait: called with what is waited for, e.g. `held by job 11 (process 345)`, and again when
         that changes. Ctrl-C ends the wait.
 
     Raises: UsageError, CsrunError if the administrator has changed the system meanwhile
@@ -77,8 +77,8 @@ def acquire_all(
             for each in systems
         ]
     )
-    lines = TicketQueues(tuple(line_of(site, system) for system in systems))
-    held = wait_in_queue(lines, text, attempts.take, attempts.say)
+    queues = TicketQueues(tuple(queue_of(site, system) for system in systems))
+    held = wait_in_queue(queues, text, attempts.take, attempts.report)
     return [Lease(system, lock) for system, lock in zip(systems, held, strict=True)]
 
 
@@ -108,12 +108,12 @@ class _Attempts:
             undo.pop_all()
         return locks
 
-    def say(self) -> None:
+    def report(self) -> None:
         """Report what is waited for, and changes of it from now on."""
         obstructed = [attempt for attempt in self.each if attempt.has_obstacle]
         for attempt in self.each:
             attempt.watch()
-        (obstructed or self.each)[0].say()
+        (obstructed or self.each)[0].report()
 
 
 @dataclass
@@ -131,14 +131,14 @@ class _Attempt:
     def take(self) -> FileLock | None:
         """Return the system's lock; None while there is something to wait for."""
         with changing(self.site, self.system):
-            obstacle = self._look()
+            obstacle = self._find_obstacle()
             taken = None if obstacle else try_hold(self._path, self.holder, self.site.shared)
             if taken is None:
                 obstacle = obstacle or self._held_by()
         if obstacle != self._obstacle:
             self._obstacle = obstacle
             if self._is_waiting:
-                self._tell()
+                self._call_on_wait()
         return taken
 
     @property
@@ -150,20 +150,20 @@ class _Attempt:
         """Report changes of the reason from now on."""
         self._is_waiting = True
 
-    def say(self) -> None:
+    def report(self) -> None:
         """Report what is waited for."""
         self._obstacle = self._obstacle or self._held_by()
-        self._tell()
+        self._call_on_wait()
 
     @property
     def _path(self) -> Path:
         return lease_file(self.site, self.system)
 
-    def _tell(self) -> None:
+    def _call_on_wait(self) -> None:
         if self.on_wait is not None and self._obstacle is not None:
             self.on_wait(self._obstacle)
 
-    def _look(self) -> str | None:
+    def _find_obstacle(self) -> str | None:
         """Return the obstacle, other than another job."""
         state = load_to_change(self.site, self.system)
         require_usable(self.site, self.system, state, self.mode)

@@ -17,7 +17,8 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import SHARED, SHARED_STICKY, make_for_group, make_private
 from csrun.context import site_state_dir
 from csrun.site import Site, System
-from csrun.system.lock import FileLock, TicketQueue, lock, lock_errors, try_lock
+from csrun.system.lock import FileLock, lock, lock_errors, try_lock
+from csrun.system.lock_queue import TicketQueue
 from csrun.system.power import Power, SystemState
 
 _SHARED_FOLDERS = {
@@ -107,7 +108,7 @@ def lease_file(site: Site, system: System) -> Path:
     return systems_dir(site) / f"{system.name}.lock"
 
 
-def line_of(site: Site, system: System) -> TicketQueue:
+def queue_of(site: Site, system: System) -> TicketQueue:
     """Return the queue of the processes that wait for a system."""
     return TicketQueue(systems_dir(site) / f"{system.name}.line", site.shared)
 

@@ -18,7 +18,7 @@ from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot
 
 MOST_SHOWN = 8  # jobs whose files stay open
 # a controller that serves other users, too
-ASKED_EVERY_S = {Scheduler.LOCAL: 0.0, Scheduler.SLURM: 5.0}
+QUERY_EVERY_S = {Scheduler.LOCAL: 0.0, Scheduler.SLURM: 5.0}
 
 
 class Collector:
@@ -39,7 +39,7 @@ class Collector:
         self._site = site
         self._backend = backend
         self._all_states, self._extent = all_states, extent
-        self._asked_s = -float("inf")
+        self._queried_s = -float("inf")
         self._systems: tuple[SystemStatus, ...] = ()
         self._jobs: tuple[JobLine, ...] = ()
         self._shown: dict[int, DisplayedJob] = {}
@@ -49,7 +49,7 @@ class Collector:
 
         Raises: UsageError for an unknown job; CsrunError if the scheduler does not answer
         """
-        self._ask()
+        self._query()
         job = self._find(job_id)
         jobs = self._jobs
         if job is not None and job not in jobs:
@@ -61,7 +61,7 @@ class Collector:
         """Return the current jobs of the site. Raises: CsrunError if the scheduler does not
         answer
         """
-        self._ask()
+        self._query()
         return self._jobs
 
     def logged(self, job_id: int) -> LoggedSteps:
@@ -74,13 +74,13 @@ class Collector:
         shown = self._shown.get(job_id)
         return [] if shown is None else shown.usage()
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._asked_s < ASKED_EVERY_S[self._site.scheduler]:
+        if now_s - self._queried_s < QUERY_EVERY_S[self._site.scheduler]:
             return
         self._systems = tuple(self._backend.systems())
         self._jobs = tuple(map(_line, self._backend.jobs(all_states=self._all_states)))
-        self._asked_s = now_s
+        self._queried_s = now_s
 
     def _find(self, job_id: int | None) -> JobLine | None:
         if job_id is None:

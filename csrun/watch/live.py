@@ -38,7 +38,7 @@ def show(collector: Collector, cancel: Cancel, job_id: int | None) -> None:
     snapshot = collector.snapshot(job_id)
     os.nice(LEAST_PRIORITY)  # so that it takes almost no time from the CPUs of a job
     console = Console()
-    with _errors_afterwards(), _keys_unbuffered(), console.screen():
+    with _deferred_errors(), _keys_unbuffered(), console.screen():
         try:
             _LiveScreen(collector, cancel, console).run(snapshot)
         except KeyboardInterrupt:
@@ -134,7 +134,7 @@ class _DistinctText(io.TextIOBase):
 
 
 @contextmanager
-def _errors_afterwards() -> Iterator[None]:
+def _deferred_errors() -> Iterator[None]:
     """Show standard error's text after the block."""
     heard = _DistinctText()
     try:

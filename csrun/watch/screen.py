@@ -190,18 +190,18 @@ class _JobPanel:
         if detail.run is None:
             return [*lines, *tasks]
         left = width - width_of(tasks) - TASKS_GAP
-        is_beside = bool(tasks) and left >= RUN_COLUMNS
+        in_columns = bool(tasks) and left >= RUN_COLUMNS
         now = self.snapshot.taken if job.is_active else None
         run = run_lines(
             detail.run,
             now,
-            left if is_beside else width,
+            left if in_columns else width,
             self.console.options.ascii_only,
             is_short,
         )
         return [
             *lines,
-            *(join_columns(run, tasks, left + TASKS_GAP) if is_beside else (*run, *tasks)),
+            *(join_columns(run, tasks, left + TASKS_GAP) if in_columns else (*run, *tasks)),
         ]
 
 

@@ -16,10 +16,10 @@ from csrun.base.files import (
     make_folder,
     make_private,
     make_temporary_folder,
-    read_whole,
+    read_file,
     replace_link,
     sweep_temporaries,
-    write_whole,
+    write_atomic,
 )
 
 ROOT = Path(csrun.__file__).parent
@@ -34,16 +34,16 @@ def test_what_is_read_is_a_regular_file_within_bounds(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     (tmp_path / "link").symlink_to(path)
-    assert read_whole(path, 5) == read_whole(tmp_path / "link") == b"12345"
+    assert read_file(path, 5) == read_file(tmp_path / "link") == b"12345"
     with pytest.raises(OSError, match="more than 4 bytes"):
-        read_whole(path, 4)
+        read_file(path, 4)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     for wrong in ("pipe", "loop", ".", "x" * 300):
         with pytest.raises(OSError, match=r"regular|symbolic|directory|long"):
-            read_whole(tmp_path / wrong)
+            read_file(tmp_path / wrong)
     with pytest.raises(FileNotFoundError):
-        read_whole(tmp_path / "missing")
+        read_file(tmp_path / "missing")
 
 
 def test_nobody_can_plant_the_file_that_is_written(
@@ -53,7 +53,7 @@ def test_nobody_can_plant_the_file_that_is_written(
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".csrun-00000000.tmp").symlink_to("precious")
     with pytest.raises(FileExistsError):
-        write_whole(tmp_path / "file", b"theirs")
+        write_atomic(tmp_path / "file", b"theirs")
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -78,15 +78,15 @@ def test_a_writer_whose_temporary_file_was_swept_writes_again(
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", swept)
-    write_whole(tmp_path / "file", b"data")
+    write_atomic(tmp_path / "file", b"data")
     assert (tmp_path / "file").read_bytes() == b"data"
 
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path, durable: bool) -> None:
     path = tmp_path / "file"
-    write_whole(path, b"before", durable=durable)
-    write_whole(path, b"after", durable=durable)
+    write_atomic(path, b"before", durable=durable)
+    write_atomic(path, b"after", durable=durable)
     assert path.read_bytes() == b"after"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -98,10 +98,10 @@ def test_a_failed_write_keeps_the_file_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = tmp_path / "file"
-    write_whole(path, b"before")
+    write_atomic(path, b"before")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_whole(path, b"after")
+        write_atomic(path, b"after")
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -111,9 +111,9 @@ def test_a_file_and_its_folder_are_flushed_when_durable_and_only_then(
 ) -> None:
     flushed: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.readlink(f"/proc/self/fd/{fd}")))
-    write_whole(tmp_path / "file", b"", durable=False)
+    write_atomic(tmp_path / "file", b"", durable=False)
     assert flushed == []
-    write_whole(tmp_path / "file", b"")
+    write_atomic(tmp_path / "file", b"")
     temporary, folder = flushed
     assert Path(temporary).parent == tmp_path
     assert folder == str(tmp_path)

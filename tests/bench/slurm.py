@@ -18,7 +18,7 @@ from launch import FC_MNIST, MARK
 from result import Result, interleaved
 from support.testbed import IS_INSTALLED, Testbed, running_testbed, site_file
 
-from csrun.launch.srun import Resources, srun_words
+from csrun.launch.srun import Resources, srun_argv
 from csrun.site import JobLayout
 
 NODES, ALONE, PER_NODE = 14, 2, 8  # 2 + 12 x 8 = 98 tasks
@@ -42,7 +42,7 @@ def first_lines(testbed: Testbed, folder: Path) -> list[Result]:
     (folder / "script.py").write_text(MARK)
     ours = (*_csrun(folder, "slurm"), "python", "script.py")
     python = (sys.executable, "-c", f"import numpy; {MARK}")
-    bare = srun_words(SHAPE, python, Resources(alone_cpus=8))
+    bare = srun_argv(SHAPE, python, Resources(alone_cpus=8))
     sides = {
         OURS: lambda: _until_marked(ours, testbed, folder),
         BARE: lambda: _until_marked(bare, testbed, folder),

@@ -73,7 +73,7 @@ def test_a_full_disk_is_done_without(folder, build, monkeypatch, caplog):
     def write(path, data, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(object_cache, "write_whole", write)
+    monkeypatch.setattr(object_cache, "write_atomic", write)
     assert built_twice(folder, build) == [b"object" * 100] * 2
     assert build.count == 2
     assert not caplog.messages

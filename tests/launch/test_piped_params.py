@@ -39,12 +39,12 @@ def test_the_text_is_kept_where_every_task_may_read_it(
     command = ("python-ws", "run.py", *(word.format(pipe) for word in words), "--mode", "train")
     with pipe_of(tmp_path / "pipe", "model: {}\n"):
         request = read_piped_params(JobRequest(command))
-    assert UserCommand(command).with_params(pipe).words == command
+    assert UserCommand(command).with_params(pipe).argv == command
     for folder in (tmp_path / "job", tmp_path / "compiling"):  # a job may have one before it
         folder.mkdir()
         job = store_piped_params(request, JOB, folder)
         path = folder / "params.yaml"
-        assert job.command == UserCommand(JOB.command).with_params(str(path)).words
+        assert job.command == UserCommand(JOB.command).with_params(str(path)).argv
         assert path.read_text() == "model: {}\n"
 
 

@@ -8,12 +8,12 @@ from csrun.jobs.request import JobOptions
 from csrun.launch.srun import (
     Resources,
     batch_script,
-    cpu_words,
+    cpu_argv,
     in_container,
-    salloc_words,
+    salloc_argv,
+    srun_argv,
     srun_line,
-    srun_words,
-    step_words,
+    step_argv,
 )
 from csrun.site import JobLayout
 
@@ -93,12 +93,12 @@ def test_a_jobs_options_are_sruns() -> None:
 def test_a_job_has_its_grace_before_slurms_limit(
     limit_s: int | None, grace_s: float | None, word: str
 ) -> None:
-    words = Resources(time_limit_s=limit_s, grace_s=grace_s).words()
+    words = Resources(time_limit_s=limit_s, grace_s=grace_s).arguments()
     assert words == ([word] if word else [])
 
 
 def test_the_srun_of_a_streaming_job() -> None:
-    assert shlex.join(srun_words(STREAMING, QUOTED, ASKED)) == (
+    assert shlex.join(srun_argv(STREAMING, QUOTED, ASKED)) == (
         "srun --unbuffered --kill-on-bad-exit --job-name=digits --time=62 --exclusive --nodes=1"
         " --tasks-per-node=1 --cpus-per-task=16 --gres=cs:cs2-02:1"
         " : --job-name=digits --time=62 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
@@ -109,7 +109,7 @@ def test_the_srun_of_a_streaming_job() -> None:
 
 
 def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
-    assert shlex.join(step_words(STREAMING, QUOTED, ASKED)) == (
+    assert shlex.join(step_argv(STREAMING, QUOTED, ASKED)) == (
         "srun --unbuffered --kill-on-bad-exit --het-group=0 --ntasks=1 --nodes=1 --tasks-per-node=1"
         " --cpus-per-task=16 : --het-group=1 --ntasks=1 --nodes=1 --tasks-per-node=1"
         " --cpus-per-task=16 : --het-group=2 --ntasks=16 --nodes=2 --tasks-per-node=8"
@@ -118,7 +118,7 @@ def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
 
 
 def test_the_step_of_a_whole_job_is_on_its_nodes_in_turn() -> None:
-    words = shlex.join(step_words(STREAMING, ("true",), ASKED, is_whole=True))
+    words = shlex.join(step_argv(STREAMING, ("true",), ASKED, is_whole=True))
     first, second, others = words.split(" : ")
     assert " --relative=0 --ntasks=1 --nodes=1 " in first
     assert second.startswith("--relative=1 --ntasks=1 --nodes=1 ")
@@ -127,7 +127,7 @@ def test_the_step_of_a_whole_job_is_on_its_nodes_in_turn() -> None:
 
 
 def test_the_salloc_that_asks_for_all_of_a_job() -> None:
-    words = shlex.join(salloc_words(PIPELINED, Resources("cs:cs2-01:1", first=("--nice=3",))))
+    words = shlex.join(salloc_argv(PIPELINED, Resources("cs:cs2-01:1", first=("--nice=3",))))
     assert words == (
         "salloc --nice=3 --nodes=1 --tasks-per-node=2 --cpus-per-task=4 --gres=cs:cs2-01:1"
         " : --nodes=2 --tasks-per-node=2 --cpus-per-task=4 --exclusive"
@@ -135,7 +135,7 @@ def test_the_salloc_that_asks_for_all_of_a_job() -> None:
 
 
 def test_one_node_is_no_heterogeneous_step() -> None:
-    words = step_words(JobLayout(1, 3, 2, 0, cyclic=False), ("true",), Resources("cs:1", 8))
+    words = step_argv(JobLayout(1, 3, 2, 0, cyclic=False), ("true",), Resources("cs:1", 8))
     assert words == ("srun", "--unbuffered", "--kill-on-bad-exit", "--ntasks=3", "--nodes=1",
                      "--tasks-per-node=3", "--cpus-per-task=2", "true")  # fmt: skip
 
@@ -167,9 +167,9 @@ def test_a_container_sees_each_folder_once() -> None:
 
 
 def test_a_command_on_a_cpu_node_keeps_away_from_the_systems() -> None:
-    words = cpu_words(("bash",), Resources(), None, "node1", on_terminal=True)
+    words = cpu_argv(("bash",), Resources(), None, "node1", on_terminal=True)
     assert shlex.join(words) == ("srun --pty --nodes=1 --ntasks=1 --exclude=node1 --exclusive bash")
     asked = Resources(job_name="shell", time_limit_s=60, grace_s=30)
-    assert shlex.join(cpu_words(("make",), asked, "out.txt", None, on_terminal=False)) == (
+    assert shlex.join(cpu_argv(("make",), asked, "out.txt", None, on_terminal=False)) == (
         "srun --job-name=shell --time=3 --output=out.txt --nodes=1 --ntasks=1 --exclusive make"
     )

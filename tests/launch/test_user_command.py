@@ -28,13 +28,13 @@ def test_a_compiling_command_is_known_and_so_is_the_training_it_prepares(
     words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     assert UserCommand((*RUN, *words)).preparation is not None
-    assert UserCommand((*RUN, *words)).prepared_run().words == (*RUN, *expected)
+    assert UserCommand((*RUN, *words)).prepared_run().argv == (*RUN, *expected)
 
 
 @pytest.mark.parametrize("words", [(), ("--mode", "train"), ("-o", "compile_only")])
 def test_a_training_stays_as_it_is(words: tuple[str, ...]) -> None:
     assert UserCommand((*RUN, *words)).preparation is None
-    assert UserCommand((*RUN, *words)).prepared_run().words == (*RUN, *words)
+    assert UserCommand((*RUN, *words)).prepared_run().argv == (*RUN, *words)
 
 
 def test_what_is_asked_for_is_told_apart() -> None:

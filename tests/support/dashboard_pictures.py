@@ -86,7 +86,7 @@ def main() -> None:
             _resize(driver, HEIGHT)
             _open(driver, server.url, "1")
             _take(driver, RUN, 0, HEIGHT)
-            rows = server.ask(lambda catalog: catalog.rows()).rows
+            rows = server.query(lambda catalog: catalog.rows()).rows
             (other,) = (row.id for row in rows if row.job_id is None)
             _open(driver, server.url, other)
             script = """

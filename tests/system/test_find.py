@@ -18,7 +18,7 @@ from csrun.system import (
     systems_in_mode,
     users_of,
 )
-from csrun.system.state_files import line_of
+from csrun.system.state_files import queue_of
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SITE = load("local")
@@ -108,7 +108,7 @@ def test_the_first_free_system_in_the_mode() -> None:
         assert find(ALIKE, None, PIPELINED) == second
         with acquire(ALIKE, second, PIPELINED, "job 2"):
             assert find(ALIKE, None, PIPELINED) == first
-            ticket = line_of(ALIKE, first).join("job 3 (process 1)")
+            ticket = queue_of(ALIKE, first).join("job 3 (process 1)")
             assert (users_of(ALIKE, first), users_of(ALIKE, second)) == (2, 1)
             assert find(ALIKE, None, PIPELINED) == second
             ticket.leave()

@@ -1,15 +1,12 @@
-"""Leases and locks: exclusive, in turn, gone with their holder and with nobody else."""
+"""Leases and locks: exclusive, in order, released when their holder ends."""
 
-import fcntl
 import os
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.jobs import until
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
@@ -17,7 +14,6 @@ from csrun.site import load
 from csrun.system import (
     Power,
     SystemState,
-    TicketQueue,
     acquire,
     acquire_all,
     holder_of,
@@ -25,9 +21,7 @@ from csrun.system import (
     save_state,
     try_lock,
 )
-from csrun.system.lock import TicketQueues
-from csrun.system.state_files import lease_file
-from csrun.system.state_files import line_of as line_in
+from csrun.system.state_files import lease_file, queue_of
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SITE = load("local")
@@ -50,19 +44,19 @@ def start_holder(name: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def line_of(process: "subprocess.Popen[str]") -> str:
+def next_line(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 @pytest.mark.usefixtures("state")
-def test_a_lease_dies_with_its_holder_and_the_next_in_line_gets_it() -> None:
+def test_a_lease_dies_with_its_holder_and_the_next_in_the_queue_gets_it() -> None:
     with start_holder("job 1") as first:
-        assert line_of(first) == "holds"
+        assert next_line(first) == "holds"
         with start_holder("job 2") as second:
-            assert line_of(second).startswith(f"waits, held by job 1 (process {first.pid})")
+            assert next_line(second).startswith(f"waits, held by job 1 (process {first.pid})")
             first.kill()
-            assert line_of(second) == "holds"
+            assert next_line(second) == "holds"
             second.kill()
 
 
@@ -119,24 +113,7 @@ def test_one_of_several_that_cannot_be_had_leaves_all_free() -> None:
     with pytest.raises(CsrunError, match="cs2-02 is in STANDBY"):
         acquire_all(CLUSTER, [first, second], STREAMING, "job 1")
     assert not is_held(lease_file(CLUSTER, first))
-    assert not line_in(CLUSTER, first).holders()
-
-
-def test_two_jobs_that_want_two_systems_stand_in_one_order(tmp_path: Path) -> None:
-    """Whichever they name first: who is second in a line is so in both."""
-    left, right = TicketQueue(tmp_path / "left"), TicketQueue(tmp_path / "right")
-    first, second = TicketQueues((left, right)), TicketQueues((right, left))
-    with ThreadPoolExecutor(1) as joining:
-        with right.mutex("somebody"):
-            joined = joining.submit(first.join, "a")
-            until(lambda: is_held(left.folder / "mutex"))
-            assert not list(left.folder.glob("ticket.*"))  # in none before it is in all
-        one = joined.result()
-    two = second.join("b")
-    assert (first.is_first(one), second.is_first(two)) == (True, False)
-    one.leave()
-    assert second.is_first(two)
-    two.leave()
+    assert not queue_of(CLUSTER, first).holders()
 
 
 @pytest.mark.usefixtures("state")
@@ -169,41 +146,3 @@ def test_a_lock_is_exclusive_and_says_who_holds_it(tmp_path: Path) -> None:
     assert again is not None
     again.release()
     assert holder_of(path) == "x"
-
-
-def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
-    line = TicketQueue(tmp_path / "line")
-    tickets = [line.join(name) for name in ("a", "b", "c")]
-    assert [line.is_first(t) for t in tickets] == [True, False, False]
-    tickets[1].file_lock.release()  # b died: its ticket lies there, unlocked
-    tickets[0].leave()
-    assert line.is_first(tickets[2])
-    tickets[2].leave()
-    assert not list(line.folder.glob("ticket.*"))
-
-
-def test_a_file_that_is_no_ticket_has_no_place_in_line(tmp_path: Path) -> None:
-    line = TicketQueue(tmp_path / "line")
-    line.folder.mkdir()
-    (line.folder / "ticket.1~").touch()  # an editor's or a backup's
-    ticket = line.join("a")
-    assert (ticket.number, line.is_first(ticket), line.holders()) == (1, True, ["a"])
-    ticket.leave()
-
-
-def test_a_ticket_may_leave_while_it_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = TicketQueue(tmp_path / "line")
-    first, second = line.join("a"), line.join("b")
-    flock = fcntl.flock
-
-    def leave_between_open_and_flock(fd: int, operation: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}") == str(first.file_lock.path):
-            first.leave()
-        flock(fd, operation)
-
-    monkeypatch.setattr(fcntl, "flock", leave_between_open_and_flock)
-    assert line.is_first(second)
-    second.leave()
-    assert not list(line.folder.glob("ticket.*"))

@@ -98,7 +98,7 @@ def test_a_damaged_state_that_cannot_be_rebuilt_stays(monkeypatch: pytest.Monkey
     path = site_state_dir("local") / "systems" / "cs2-01.json"
     path.write_bytes(b"{")
     with monkeypatch.context() as full, pytest.raises(CsrunError, match="No space left on device"):
-        full.setattr("csrun.base.stored.write_whole", a_full_disk)
+        full.setattr("csrun.base.stored.write_atomic", a_full_disk)
         load_state(SITE, SYSTEM)
     assert path.read_bytes() == b"{"
     assert not list(path.parent.glob("*.damaged-*"))

@@ -121,11 +121,11 @@ def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
     samples = _RateSamples(np.array([point.tasks for point in ordered], float), np.array(rates))
     law, error = _chosen(samples)
     found = Fit(ordered[0].cpus, law, (), error, _ceiling(ordered, machine_cpus))
-    beside = tuple(_beside(*pair, found) for pair in zip(ordered, rates, strict=True))
-    return msgspec.structs.replace(found, points=beside)
+    fitted = tuple(_fitted_point(*pair, found) for pair in zip(ordered, rates, strict=True))
+    return msgspec.structs.replace(found, points=fitted)
 
 
-def _beside(point: Point, undisturbed: float, found: Fit) -> FittedPoint:
+def _fitted_point(point: Point, undisturbed: float, found: Fit) -> FittedPoint:
     fitted = found.at(point.tasks)
     return FittedPoint(
         tasks=point.tasks,

@@ -9,7 +9,7 @@ from csrun.advice.analysis.laws import Fit
 from csrun.advice.analysis.scaling import Saturation, Scaling, SiteFacts, StreamerLayout
 from csrun.advice.analysis.solve import FeedTarget, Solution, solve
 from csrun.advice.measurements import BackgroundUse, DeliveredRate, Measurements
-from csrun.base.files import write_whole
+from csrun.base.files import write_atomic
 
 JSON_FILE = "input_analysis.json"
 
@@ -72,7 +72,7 @@ class Analysis(msgspec.Struct, frozen=True):
     def write(self, folder: Path) -> Path:
         """Write the analysis to a folder as JSON, and return the path."""
         path = folder / JSON_FILE
-        write_whole(path, self.json(), durable=False)
+        write_atomic(path, self.json(), durable=False)
         return path
 
     def json(self) -> bytes:

@@ -182,7 +182,7 @@ class Scaling:
     def _rate(self, machine: _WorkerMachine, split: Sequence[int]) -> float:
         if self._site.one_machine or machine.saturation.spans_nodes:
             return machine.at(sum(split))
-        first, *others = split  # all alike
+        first, *others = split  # all equal
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
 
     def _node(self, machine: _WorkerMachine, tasks: int) -> float:

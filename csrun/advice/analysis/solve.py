@@ -8,7 +8,7 @@ from csrun.advice.analysis.scaling import Scaling, ScalingLimit, StreamerLayout
 from csrun.runtime import input_bound
 from csrun.site import streaming_single_task_nodes
 
-ALIKE = 0.05  # layouts whose rates differ by less are equal: the smaller one is chosen
+EQUAL_WITHIN = 0.05  # layouts whose rates differ by less are equal: the smaller one is chosen
 
 
 class FeedTarget(msgspec.Struct, frozen=True):
@@ -54,9 +54,9 @@ def solve(scaling: Scaling, target: FeedTarget, streaming: bool, nodes: int) -> 
     if nodes < fewest:
         raise ValueError(f"at least {fewest} nodes, got {nodes}")
     possible = {count: list(scaling.layouts(count)) for count in range(fewest, nodes + 1)}
-    best = {count: _smaller_of_alike(layouts) for count, layouts in possible.items() if layouts}
+    best = {count: _smallest_of_fastest(layouts) for count, layouts in possible.items() if layouts}
     found = _smallest(scaling, target.wanted, best)
-    layout = found or _smaller_of_alike(list(best.values()))
+    layout = found or _smallest_of_fastest(list(best.values()))
     chosen = sorted({*_powers(fewest, nodes), layout.nodes} & set(best))
     return Solution(
         layout=layout,
@@ -76,7 +76,7 @@ def _smallest(
     scaling: Scaling, wanted: float, best: dict[int, StreamerLayout]
 ) -> StreamerLayout | None:
     for nodes, highest in best.items():
-        if highest.samples_per_s * (1 + ALIKE) < wanted:
+        if highest.samples_per_s * (1 + EQUAL_WITHIN) < wanted:
             continue
         for layout in scaling.layouts(nodes):
             if layout.samples_per_s >= wanted:
@@ -84,9 +84,9 @@ def _smallest(
     return None
 
 
-def _smaller_of_alike(layouts: list[StreamerLayout]) -> StreamerLayout:
+def _smallest_of_fastest(layouts: list[StreamerLayout]) -> StreamerLayout:
     highest = max(layout.samples_per_s for layout in layouts)
-    return next(each for each in layouts if each.samples_per_s * (1 + ALIKE) >= highest)
+    return next(each for each in layouts if each.samples_per_s * (1 + EQUAL_WITHIN) >= highest)
 
 
 def _powers(fewest: int, most: int) -> list[int]:

@@ -8,7 +8,7 @@ from csrun.advice import numbers
 from csrun.advice.analysis import wording
 from csrun.advice.analysis.chart import Chart, ChartPoint, chart_of
 from csrun.advice.analysis.result import Analysis
-from csrun.base.files import write_whole
+from csrun.base.files import write_atomic
 from csrun.base.html_pages import page
 
 HTML_FILE = "input_analysis.html"
@@ -69,5 +69,5 @@ def render(analysis: Analysis) -> str:
 def write(analysis: Analysis, folder: Path) -> Path:
     """Write the page to a folder, and return its path."""
     path = folder / HTML_FILE
-    write_whole(path, render(analysis).encode(), durable=False)
+    write_atomic(path, render(analysis).encode(), durable=False)
     return path

@@ -112,7 +112,7 @@ def compare_commands(
 
     Raises: UsageError where one cannot be run, or they have no value in common
     """
-    runs = [RecordedRun(shlex.join(each.words), each) for each in (first, second)]
+    runs = [RecordedRun(shlex.join(each.argv), each) for each in (first, second)]
     return _compare_again(runs, (None, None), (1, steps or FIRST_WINDOW), tolerance, report)
 
 

@@ -100,7 +100,7 @@ class RecordedRun:
         """Start of a message: that it cannot be run."""
         if self.model_dir is None:
             return f"{self.name}: failed"
-        return f"{self.name}: cannot be run again: {' '.join(self.command.words)}"
+        return f"{self.name}: cannot be run again: {' '.join(self.command.argv)}"
 
     @contextmanager
     def _process(self, again: Rerun, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
@@ -108,7 +108,7 @@ class RecordedRun:
         with open(log, "wb") as file:
             try:
                 process = subprocess.Popen(
-                    self.command.words,
+                    self.command.argv,
                     cwd=self.command.directory,
                     env=inherited() | again.variables(),
                     stdin=subprocess.DEVNULL,
@@ -117,7 +117,7 @@ class RecordedRun:
                 )
             except OSError as error:
                 raise UsageError(
-                    f"{self._failed}: {self.command.words[0]} in {self.command.directory}:"
+                    f"{self._failed}: {self.command.argv[0]} in {self.command.directory}:"
                     f" {error.strerror}"
                 ) from error
             try:

@@ -74,11 +74,11 @@ class StepValues:
 def _joined(parts: Sequence[AnyArray], value: RecordedValue) -> AnyArray:
     """The samples of all parts one after the other, on an axis that may have them several times."""
     axis, outer = value.axis, value.outer
-    apart = [
+    split = [
         part.reshape(*part.shape[:axis], outer, part.shape[axis] // outer, *part.shape[axis + 1 :])
         for part in parts
     ]
-    joined = np.concatenate(apart, axis=axis + 1)
+    joined = np.concatenate(split, axis=axis + 1)
     shape = parts[0].shape
     return joined.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 

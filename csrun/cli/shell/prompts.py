@@ -33,7 +33,7 @@ class LinePrompter:
         Raises: CsrunError at the end of the input
         """
         while True:
-            answer = self._answer(f"{question} (yes / no) ", remedy).lower()
+            answer = self._read_answer(f"{question} (yes / no) ", remedy).lower()
             if answer in ANSWERS:
                 return ANSWERS[answer]
             print("Please answer yes or no.")
@@ -44,12 +44,12 @@ class LinePrompter:
         Raises: UsageError for another answer; CsrunError at the end of the input
         """
         by_name = {_folded(name): key for key, label in labels.items() for name in (key, label)}
-        answer = self._answer(f"{question} [{', '.join(labels)}] ", remedy)
+        answer = self._read_answer(f"{question} [{', '.join(labels)}] ", remedy)
         if _folded(answer) not in by_name:
             raise UsageError(f"{answer!r} is not one of {', '.join(labels)}")
         return by_name[_folded(answer)]
 
-    def _answer(self, question: str, remedy: str) -> str:
+    def _read_answer(self, question: str, remedy: str) -> str:
         print(question, end="", flush=True)
         line = sys.stdin.readline()
         if not (self.is_terminal and line):  # a typed answer ends its line itself

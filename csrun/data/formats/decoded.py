@@ -25,7 +25,7 @@ from csrun.base.files import (
     make_private,
     open_regular,
     sweep_temporaries,
-    temporary_beside,
+    temporary_name,
 )
 from csrun.context import cache_dir, current
 from csrun.data.formats.base import Array
@@ -111,7 +111,7 @@ def _checksum(file: BinaryIO) -> int:
 def _keep(folder: Path, array: Array) -> None:
     """Write a cache entry; its checksum is written last and makes it valid."""
     sweep_temporaries(folder)
-    temporary = temporary_beside(folder / _ARRAY)
+    temporary = temporary_name(folder / _ARRAY)
     try:
         with open(create_new(temporary), "wb") as file:
             np.save(file, array)

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
-from csrun.base.files import create_new, discard, temporary_beside
+from csrun.base.files import create_new, discard, temporary_name
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import INTEGERS, Array, kind_of
 
@@ -141,7 +141,7 @@ def write_tokens(path: str | Path, pieces: Iterable[Any], vocabulary: int) -> in
     target = Path(path)
     require(0 < vocabulary < 1 << 32, str(target), "vocabulary must be 1 to 2**32 - 1", vocabulary)
     dtype = BARE_DTYPE if vocabulary <= 1 << 16 else "uint32"
-    temporary = temporary_beside(target)
+    temporary = temporary_name(target)
     try:
         with open(create_new(temporary), "wb") as file:
             # The count is only known after the last piece, so the header is filled in at the end.

@@ -90,15 +90,15 @@ class ArraySettings:
         return text.replace(INDEX, str(index))
 
 
-def parse_settings(words: Sequence[str], spec: ArrayIndices) -> tuple[ArraySettings, ...]:
+def parse_settings(texts: Sequence[str], spec: ArrayIndices) -> tuple[ArraySettings, ...]:
     """Parse settings of the form `KEY=V1,V2,...`.
 
     Raises: UsageError for another form, a duplicate key, or a wrong number of values
     """
     found: list[ArraySettings] = []
     elements = len(spec.indices)
-    for word in words:
-        key, text = params_settings.split(word)
+    for setting in texts:
+        key, text = params_settings.split(setting)
         values = tuple(params_settings.split_values(text))
         if len(values) not in (1, elements):
             raise UsageError(
@@ -138,7 +138,7 @@ def elements_of(
     found = []
     for at, index in enumerate(spec.indices):
         values = {each.key: each.value(at, index) for each in settings}
-        words = [word.replace(INDEX, str(index)) for word in command.words]
+        argv = [argument.replace(INDEX, str(index)) for argument in command.argv]
         added = []
         for key, value in values.items():
             if script.takes_set:
@@ -147,10 +147,10 @@ def elements_of(
                 added.append(f"{script.option(key)}={_unquoted(value)}")
         model_dir = None
         if command.mode:
-            named = option(tuple(words[2:]), _MODEL_DIR)
+            named = option(tuple(argv[2:]), _MODEL_DIR)
             model_dir = option(tuple(added), _MODEL_DIR) or named
-        words += added
-        element = ArrayElement(index, values, tuple(words), model_dir, in_params=in_params)
+        argv += added
+        element = ArrayElement(index, values, tuple(argv), model_dir, in_params=in_params)
         found.append(element)
     if command.mode is not None and not script.takes_set:
         _require_own_model_dirs(found, script)
@@ -191,17 +191,15 @@ def with_model_dirs(
 
     A model_dir that the user derives from the index, or lists by --set, is kept.
     """
-    named = option(command.words[2:], _MODEL_DIR) or ""
+    named = option(command.argv[2:], _MODEL_DIR) or ""
     found = []
     for element, model_dir in zip(elements, model_dirs, strict=True):
-        words = element.command
+        argv = element.command
         if model_dir and INDEX not in named and _MODEL_DIR_KEY not in element.values:
             model_dir = str(Path(model_dir) / f"array_{element.index}")
-            words = (*words, "--model_dir", model_dir)
+            argv = (*argv, "--model_dir", model_dir)
         found.append(
-            msgspec.structs.replace(
-                element, command=words, model_dir=model_dir or element.model_dir
-            )
+            msgspec.structs.replace(element, command=argv, model_dir=model_dir or element.model_dir)
         )
     return tuple(found)
 
@@ -224,12 +222,12 @@ def arguments_of(
     element: ArrayElement, given: Sequence[str], command: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the launcher arguments of one element; given: those of the array, with `command`."""
-    found, words = [], iter(given[: len(given) - len(command)])
-    for word in words:
-        if word in _OF_ARRAYS:
-            next(words, None)
-        elif word.partition("=")[0] not in _OF_ARRAYS:
-            found.append(word)
+    found, arguments = [], iter(given[: len(given) - len(command)])
+    for argument in arguments:
+        if argument in _OF_ARRAYS:
+            next(arguments, None)
+        elif argument.partition("=")[0] not in _OF_ARRAYS:
+            found.append(argument)
     return (*found, *element.command)
 
 

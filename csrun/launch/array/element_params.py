@@ -12,7 +12,7 @@ import yaml
 
 from csrun.base import typed_yaml
 from csrun.base.errors import UsageError
-from csrun.base.files import make_private, read_given, write_whole
+from csrun.base.files import make_private, read_input, write_atomic
 from csrun.base.plain_yaml import MAX_BYTES
 from csrun.launch.array.array_elements import ArrayElement
 from csrun.launch.user_command import UserCommand
@@ -34,9 +34,9 @@ def with_params_files(elements: Iterable[ArrayElement], folder: Path) -> tuple[A
         if (text := _params_of(element)) is not None:
             make_private(folder)
             path = folder / f"params_{element.index}.yaml"
-            write_whole(path, text, durable=False)
-            words = UserCommand(element.command).with_params(str(path)).words
-            element = msgspec.structs.replace(element, command=words)
+            write_atomic(path, text, durable=False)
+            argv = UserCommand(element.command).with_params(str(path)).argv
+            element = msgspec.structs.replace(element, command=argv)
         found.append(element)
     return tuple(found)
 
@@ -48,7 +48,7 @@ def _params_of(element: ArrayElement) -> bytes | None:
     if not values or path is None:
         return None
     try:
-        return set_values(read_given(Path(path), MAX_BYTES), values)
+        return set_values(read_input(Path(path), MAX_BYTES), values)
     except OSError as error:
         raise UsageError(f"--params: {path}: cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:

@@ -214,7 +214,7 @@ class JobLoop:
                 case TasksReady():
                     _print_ready(message.tasks, message.time_s - self._asked_s)
                 case Stopped():
-                    self._ask_scheduler(message.signum)
+                    self._query_scheduler(message.signum)
                     yield Interrupted(message.signum, message.time_s, by_scheduler=True)
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.run)
@@ -225,10 +225,10 @@ class JobLoop:
         for signum in self._signals.recv(64):
             if signum in ENDING_SIGNALS:
                 now_s = monotonic()
-                self._ask_scheduler(signum)
+                self._query_scheduler(signum)
                 yield Interrupted(signum, now_s)
 
-    def _ask_scheduler(self, signum: int) -> None:
+    def _query_scheduler(self, signum: int) -> None:
         """Keep what the scheduler ends the job for, if it is its signal, not that of a user who
         cancels the job.
         """

@@ -226,8 +226,8 @@ class JobState:
         first.
         """
         cause = first_cause(self.ends)
-        was_told = self.signum is not None
-        return None if was_told and cause is not None and cause.is_consequence else cause
+        was_signalled = self.signum is not None
+        return None if was_signalled and cause is not None and cause.is_consequence else cause
 
     @property
     def exit_code(self) -> int:

@@ -97,12 +97,12 @@ def _blas() -> str:
     from threadpoolctl import threadpool_info
 
     found = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    words = (
+    described = (
         f"{each['internal_api']} {each.get('version')}, core {each.get('architecture', '?')},"
         f" {each['num_threads']} thread{'s' * (each['num_threads'] != 1)}"
         for each in found
     )
-    return "; ".join(words)
+    return "; ".join(described)
 
 
 def _cgroup_mb() -> int | None:

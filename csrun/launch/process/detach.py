@@ -27,8 +27,8 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
         return run(partial(_leave_terminal, write_end))
     os.close(write_end)
     try:
-        with open(read_end) as words:
-            job_id = words.read()
+        with open(read_end) as pipe:
+            job_id = pipe.read()
     except BaseException:
         os.kill(pid, signal.SIGTERM)  # Ctrl-C does not reach that session
         raise

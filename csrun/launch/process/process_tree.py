@@ -45,9 +45,9 @@ def set_command_line(text: str) -> None:
     start, end = (int(fields[number - 3]) for number in (48, 49))
     if start < end:
         # The kernel shows at most as many bytes as the original command line had.
-        words = text.encode()[: end - start - 1]
+        shown = text.encode()[: end - start - 1]
         ctypes.memset(start, 0, end - start)
-        ctypes.memmove(start, words, len(words))
+        ctypes.memmove(start, shown, len(shown))
 
 
 def _prctl(option: int, value: int | bytes) -> None:

@@ -116,12 +116,12 @@ def _run(start: StartTask, folder: JobFolder) -> int:
     """Run a script or module under our Python in this process; replace it by any other program."""
     interpreter, *arguments = start.argv
     if start.wafer is not None and any(name in sys.modules for name in HEAVY):
-        return _replace_process(sys.executable, ("python", *fresh_words(start, folder)))
+        return _replace_process(sys.executable, ("python", *fresh_argv(start, folder)))
     ours = UserCommand(start.argv).mode is not None
-    options, words = split_options(tuple(arguments)) if ours else ((), ())
-    if options and runs_in_process((interpreter, *words)):
-        plain = StartTask(start.rank, (interpreter, *words), start.wafer)
-        return _replace_process(sys.executable, ("python", *options, *fresh_words(plain, folder)))
+    options, command = split_options(tuple(arguments)) if ours else ((), ())
+    if options and runs_in_process((interpreter, *command)):
+        plain = StartTask(start.rank, (interpreter, *command), start.wafer)
+        return _replace_process(sys.executable, ("python", *options, *fresh_argv(plain, folder)))
     if not runs_in_process(start.argv):
         return _replace_process(sys.executable if ours else interpreter, start.argv)
     if arguments[0] == "-m":
@@ -129,7 +129,7 @@ def _run(start: StartTask, folder: JobFolder) -> int:
     return _run_python(lambda: _run_script(arguments), start, folder)
 
 
-def fresh_words(start: StartTask, folder: JobFolder) -> tuple[str, ...]:
+def fresh_argv(start: StartTask, folder: JobFolder) -> tuple[str, ...]:
     """Return options of a new Python process that continues as this task in `main`.
 
     Used for a wafer, which then only has the memory in its plan and never torch, and for a Python
@@ -139,7 +139,7 @@ def fresh_words(start: StartTask, folder: JobFolder) -> tuple[str, ...]:
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Continue as a task that was forked and replaced its program; see `fresh_words`."""
+    """Continue as a task that was forked and replaced its program; see `fresh_argv`."""
     job_dir, rank, wafer, *command = argv
     folder, code = JobFolder(Path(job_dir)), 1
     try:

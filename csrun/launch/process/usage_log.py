@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from csrun.base.files import open_regular, read_whole, write_whole
+from csrun.base.files import open_regular, read_file, write_atomic
 from csrun.base.stored import UNREADABLE
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.task_usage import TaskUsage, measure
@@ -106,13 +106,13 @@ class UsageWriter:
         """Thin the file out to half of its size; one without a readable sample is restarted."""
         data = b""
         with suppress(OSError):  # also if another process has enlarged it
-            data = read_whole(self._path, MOST_BYTES)
+            data = read_file(self._path, MOST_BYTES)
         samples = [*_samples_in(data)]
         kept = thinned(samples, max(1, min(MOST_SAMPLES, len(samples)) // 2))
         # Not by inode number, which a file system may reuse for the next file.
         head = b"thinned %b\n" % os.urandom(8).hex().encode()
         text = head + b"".join(map(_line_of, kept))
-        write_whole(self._path, text, durable=False)
+        write_atomic(self._path, text, durable=False)
         self._samples, self._bytes = len(kept), len(text)
 
 

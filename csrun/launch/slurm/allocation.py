@@ -14,7 +14,7 @@ from csrun.context import environment
 from csrun.launch.job_plan import JobPlan
 from csrun.launch.slurm import sinfo, squeue
 from csrun.launch.slurm.squeue import JobComponent, parts
-from csrun.launch.srun import Resources, node_needs, salloc_words
+from csrun.launch.srun import Resources, node_needs, salloc_argv
 from csrun.launch.user_command import UserCommand
 from csrun.site import JobLayout, Site, System
 
@@ -38,7 +38,7 @@ def around(
         missing = f"does not hold {_named(ways, count)}"
     if missing:
         gres = site.gres_of(*(each.name for way in ways[:1] for each in way[:count]))
-        line = shlex.join(salloc_words(job_plan.layout, resources_of(gres)))
+        line = shlex.join(salloc_argv(job_plan.layout, resources_of(gres)))
         stuck = reason_to_wait_for_job(job_id, job_plan.layout, site, gres, partitions)
         other = "" if stuck else "\nor add --new-job to submit a separate job"
         raise UsageError(

@@ -28,7 +28,7 @@ from csrun.launch.slurm import folders, records, shared_register
 from csrun.launch.slurm.mailbox import NodeReady
 from csrun.launch.slurm.node_agent import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.queue_progress import QueueWatch, job_of
-from csrun.launch.slurm.srun_arguments import node_agent_words, one_a_node, words_of
+from csrun.launch.slurm.srun_arguments import job_argv, node_agent_argv, one_a_node
 from csrun.launch.slurm.srun_process import LOG_NAME, SrunProcess
 from csrun.launch.srun import Resources
 from csrun.site import Site
@@ -74,10 +74,10 @@ def _run_in(
             folder.create_subfolders()
             job = store_piped_params(request, job, folder.path)
             stored.write(folder.path / PLAN_FILE, job, durable=False)
-        command = node_agent_words(request, job_plan, site, folder)
-        words = words_of(one_a_node(job_plan), command, resources, given)
+        command = node_agent_argv(request, job_plan, site, folder)
+        argv = job_argv(one_a_node(job_plan), command, resources, given)
         with ending_signals() as signals:
-            return _SrunExecution(request, site, job, folder, words, signals, given).run()
+            return _SrunExecution(request, site, job, folder, argv, signals, given).run()
     finally:
         folder.clear()
 
@@ -102,7 +102,7 @@ class _SrunExecution:
         site: Site,
         planned: JobFile,
         folder: JobFolder,
-        words: tuple[str, ...],
+        argv: tuple[str, ...],
         signals: socket.socket,
         given: environment.SlurmAllocation | None,
     ) -> None:
@@ -116,7 +116,7 @@ class _SrunExecution:
         self._begun_s = monotonic()
         self._watch = QueueWatch(print_line)
         self._step = SrunProcess(
-            words,
+            argv,
             folder,
             planned.nodes,
             owns_job=given is None or not given.is_users,

@@ -78,14 +78,16 @@ def of(
     of_roles = _of_roles(site)
     said = _of_command_line(asked, batch=batch)
     found = general | said
-    plain = SlurmOptions(_words(found, EVERY), _words(found, FIRST), (found.get("partition"),))
+    plain = SlurmOptions(
+        _arguments(found, EVERY), _arguments(found, FIRST), (found.get("partition"),)
+    )
     if not of_roles:
         return plain
     components = [general | of_roles.get(role, {}) | said for role in roles]
     return replace(
         plain,
         partitions=tuple(each.get("partition") for each in components) or plain.partitions,
-        by_component=tuple(_words(each, EVERY) for each in components),
+        by_component=tuple(_arguments(each, EVERY) for each in components),
     )
 
 
@@ -114,17 +116,17 @@ def _of_roles(site: Site) -> dict[str, dict[str, str | None]]:
 
 def _of_command_line(asked: Iterable[str], *, batch: bool) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
-    for word in asked:
-        given, equals, text = word.partition("=")
+    for argument in asked:
+        given, equals, text = argument.partition("=")
         name = given.removeprefix("--").replace("_", "-")
-        _check(f"--slurm-option {word}", name, text)
+        _check(f"--slurm-option {argument}", name, text)
         if name in OF_SBATCH and not batch:
-            raise UsageError(f"--slurm-option {word}: is for batch jobs only: add --sbatch")
+            raise UsageError(f"--slurm-option {argument}: is for batch jobs only: add --sbatch")
         found[name] = text if equals else None
     return found
 
 
-def _words(found: dict[str, str | None], names: frozenset[str]) -> tuple[str, ...]:
+def _arguments(found: dict[str, str | None], names: frozenset[str]) -> tuple[str, ...]:
     return tuple(
         f"--{name}" if value is None else f"--{name}={value}"
         for name, value in found.items()

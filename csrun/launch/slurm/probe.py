@@ -104,8 +104,8 @@ def _clock_ahead_s(card: ProbeAddress) -> float:
         answered_s = time.time()
     if len(data) < _TIME.size:
         raise ConnectionError("it closed the connection")
-    told_s: float = _TIME.unpack(data)[0]
-    return told_s - (asked_s + answered_s) / 2
+    reported_s: float = _TIME.unpack(data)[0]
+    return reported_s - (asked_s + answered_s) / 2
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from time import monotonic
 
 from csrun.launch.slurm.squeue import waits_for
 
-ASK_S = 10.0  # squeue queries a controller that serves other users, too
+QUERY_EVERY_S = 10.0  # squeue queries a controller that serves other users, too
 _QUEUED = re.compile(r"srun: job (\d+) queued")
 _NO_REASON = ("", "None")
 
@@ -25,9 +25,9 @@ class QueueWatch:
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print_line = print_line
         self._job_id = ""
-        self._asking: subprocess.Popen[str] | None = None
+        self._query: subprocess.Popen[str] | None = None
         self._next_s = 0.0
-        self._said = ""
+        self._printed = ""
 
     def handle_line(self, line: str) -> None:
         """Process a line of srun, which may name the waiting job."""
@@ -36,26 +36,26 @@ class QueueWatch:
 
     def look(self) -> None:
         """Query when due; print the answer if it has changed."""
-        if self._asking is not None and self._asking.poll() is not None:
-            told, _ = self._asking.communicate()
-            self._asking = None
-            reasons = (line.strip() for line in told.splitlines())
-            self._tell(next((each for each in reasons if each not in _NO_REASON), ""))
-        if self._job_id and self._asking is None and monotonic() >= self._next_s:
-            self._next_s = monotonic() + ASK_S
-            self._ask()
+        if self._query is not None and self._query.poll() is not None:
+            output, _ = self._query.communicate()
+            self._query = None
+            reasons = (line.strip() for line in output.splitlines())
+            self._print_reason(next((each for each in reasons if each not in _NO_REASON), ""))
+        if self._job_id and self._query is None and monotonic() >= self._next_s:
+            self._next_s = monotonic() + QUERY_EVERY_S
+            self._start_query()
 
     def close(self) -> None:
         """Stop; the job is no longer waiting."""
         self._job_id = ""
-        if self._asking is not None:
-            self._asking.kill()
-            self._asking.communicate()
-            self._asking = None
+        if self._query is not None:
+            self._query.kill()
+            self._query.communicate()
+            self._query = None
 
-    def _ask(self) -> None:
+    def _start_query(self) -> None:
         with suppress(OSError):
-            self._asking = subprocess.Popen(
+            self._query = subprocess.Popen(
                 ("squeue", "--noheader", f"--jobs={self._job_id}", "--format=%r"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -63,7 +63,7 @@ class QueueWatch:
                 text=True,
             )
 
-    def _tell(self, reason: str) -> None:
-        if reason and reason != self._said:
-            self._said = reason
+    def _print_reason(self, reason: str) -> None:
+        if reason and reason != self._printed:
+            self._printed = reason
             self._print_line(f"csrun_wse: job {self._job_id} {waits_for(reason)}")

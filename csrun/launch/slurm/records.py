@@ -58,8 +58,8 @@ class Recorded:
             make_private(self.path.parent)
             stored.write(self.path, self.record, durable=False)
         except OSError as error:
-            say = f"csrun: job {self.record.job_id}: record cannot be written: {error.strerror}"
-            print(say, file=sys.stderr, flush=True)
+            line = f"csrun: job {self.record.job_id}: record cannot be written: {error.strerror}"
+            print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -148,12 +148,12 @@ def settled(record: JobRecord) -> JobRecord:
     if record.state is RecordState.PENDING:
         when, cause = record.submitted, NEVER_STARTED
         return moved(record, RecordState.CANCELLED, ended=when, cause=cause)
-    heard = _last_heard(record)
-    uses = tuple(msgspec.structs.replace(use, released=heard) for use in record.systems)
-    return moved(record, RecordState.LOST, ended=heard, cause=LOST_CAUSE, systems=uses)
+    reported = _last_report(record)
+    uses = tuple(msgspec.structs.replace(use, released=reported) for use in record.systems)
+    return moved(record, RecordState.LOST, ended=reported, cause=LOST_CAUSE, systems=uses)
 
 
-def _last_heard(record: JobRecord) -> datetime:
+def _last_report(record: JobRecord) -> datetime:
     """Return the time of the launcher's last heartbeat, or else of the job's start."""
     begun = record.started or record.submitted
     if record.logs is None:

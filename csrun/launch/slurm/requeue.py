@@ -44,7 +44,7 @@ def await_old_steps(
     for step in left:
         print_line(f"csrun_wse: cancelling step {step}")
         with suppress(CsrunError):  # it has ended meanwhile
-            sinfo.ask(site, "scancel", step)
+            sinfo.query(site, "scancel", step)
     if left and (left := _wait(numbers, site, CANCEL_S)):
         raise _cannot(job_id, f"old steps {_list(left)} are still running", resume)
 
@@ -73,14 +73,14 @@ class Component:
 
 def _components(job_id: int, site: Site) -> list[Component]:
     of_all = ("--noheader", "--states=all", f"--jobs={job_id}")
-    text = sinfo.ask(site, "squeue", *of_all, "--format=%i %A %T")
+    text = sinfo.query(site, "squeue", *of_all, "--format=%i %A %T")
     return [Component(*line.split()) for line in text.splitlines()]
 
 
 def _steps(numbers: Sequence[str], site: Site) -> list[str]:
     """Return the steps that srun has started in the components with these numbers, e.g. `8.0`."""
     jobs = f"--jobs={','.join(numbers)}"
-    text = sinfo.ask(site, "squeue", "--noheader", "--steps", jobs, "--format=%i")
+    text = sinfo.query(site, "squeue", "--noheader", "--steps", jobs, "--format=%i")
     return [name for name in text.split() if name.rpartition(".")[2].isdigit()]
 
 

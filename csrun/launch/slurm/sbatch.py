@@ -43,12 +43,12 @@ class BatchJob:
     job_plan: JobPlan
     script: str
 
-    def submit(self, site: Site, *words: str) -> str:
+    def submit(self, site: Site, *arguments: str) -> str:
         """Submit and record the job; return its number.
 
         Raises: UsageError if sbatch refuses it; CsrunError if Slurm does not answer
         """
-        number = _sbatch(self.script, site, *words)
+        number = _sbatch(self.script, site, *arguments)
         nodes, tasks = self.job_plan.layout.nodes, len(self.job_plan.tasks)
         records.record_pending(site, self.request, int(number), nodes, tasks)
         return number
@@ -101,7 +101,7 @@ def submission(
     compiling, compile_plan = compile_job(request, job_plan)
     own = replace(resources, gres=None, job_name=compiling.name)
     compile_script = script(compiling, compile_plan, own, (), site.prolog)
-    first = tuple(word for word in resources.first if not word.startswith("--dependency="))
+    first = tuple(each for each in resources.first if not each.startswith("--dependency="))
     text = script(request, job_plan, replace(resources, first=first), systems, site.prolog)
     return Submission(
         BatchJob(request, job_plan, text), BatchJob(compiling, compile_plan, compile_script)
@@ -120,7 +120,7 @@ def script(
     """
     layout = job_plan.layout
     own = (str(Path(sys.executable).with_name("csrun_wse")), *_options(request, layout))
-    command = (*environment.allocation_words(systems), *own, *job_plan.command)
+    command = (*environment.allocation_command(systems), *own, *job_plan.command)
     return batch_script(layout, command, resources, prolog)
 
 
@@ -131,7 +131,7 @@ def resume_line(request: JobRequest, layout: JobLayout) -> str:
 
 
 def _after(job_id: str) -> tuple[str, str]:
-    # Without the second option a job would stay queued for ever after a failed compile.
+    # Without the second option a job stays queued without end after a failed compile.
     return f"--dependency=afterok:{job_id}", "--kill-on-invalid-dep=yes"
 
 
@@ -154,25 +154,25 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
         "--cpus-per-task": layout.cpus_per_task,
         "--single-task-nodes": layout.single_task_nodes,
     }
-    words = [f"{name}={number}" for name, number in numbers.items()]
-    words += [f"--site={request.site}"]
-    words += [f"--mount-dirs={','.join(request.mount_dirs)}"] if request.mount_dirs else []
-    words += ["--cyclic"] if layout.cyclic else []
+    arguments = [f"{name}={number}" for name, number in numbers.items()]
+    arguments += [f"--site={request.site}"]
+    arguments += [f"--mount-dirs={','.join(request.mount_dirs)}"] if request.mount_dirs else []
+    arguments += ["--cyclic"] if layout.cyclic else []
     servers = request.num_wgt_servers
-    words += [f"--num-wgt-servers={servers}"] if servers else []
-    words += [f"--max-restarts={request.max_restarts}"] if request.max_restarts else []
+    arguments += [f"--num-wgt-servers={servers}"] if servers else []
+    arguments += [f"--max-restarts={request.max_restarts}"] if request.max_restarts else []
     options = request.options
-    words += [f"--job-name={options.job_name}"] if options.job_name else []
+    arguments += [f"--job-name={options.job_name}"] if options.job_name else []
     # as minutes:seconds, since the limit may not be a whole number of minutes
-    words += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []
-    words += [f"--output={options.output}"] if options.output else []
-    words += [f"--job-labels={job_labels.text(options.labels)}"] if options.labels else []
-    return [*words, "--label"] if request.label else words
+    arguments += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []
+    arguments += [f"--output={options.output}"] if options.output else []
+    arguments += [f"--job-labels={job_labels.text(options.labels)}"] if options.labels else []
+    return [*arguments, "--label"] if request.label else arguments
 
 
-def _sbatch(text: str, site: Site, *words: str) -> str:
+def _sbatch(text: str, site: Site, *arguments: str) -> str:
     done = subprocess.run(
-        ("sbatch", "--parsable", *words),
+        ("sbatch", "--parsable", *arguments),
         input=text,
         env=environment.for_sbatch(),
         capture_output=True,

@@ -48,7 +48,7 @@ def nodes(site: Site) -> tuple[Node, ...]:
 
     Raises: UsageError without Slurm's commands; CsrunError if Slurm does not answer
     """
-    return parse(ask(site, *SINFO))
+    return parse(query(site, *SINFO))
 
 
 def unavailable(found: tuple[Node, ...], gres: str | None) -> str:
@@ -190,7 +190,7 @@ def unanswered(reason: str, site: Site, remedy: str = CONTROLLER_MAY_BE_DOWN) ->
     return CsrunError(f"site {site.name}: Slurm does not answer: {reason}; {remedy}")
 
 
-def ask(site: Site, *command: str) -> str:
+def query(site: Site, *command: str) -> str:
     """Return the output of a Slurm command.
 
     Raises: UsageError without Slurm's commands, and for a refused command; CsrunError if Slurm does

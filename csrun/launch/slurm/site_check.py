@@ -34,7 +34,7 @@ def check_cluster(site: Site, folder: Path) -> Iterator[CheckResult]:
     yield from cluster_checks.states(nodes, site)
     yield from cluster_checks.gres(nodes, site)
     yield cluster_checks.kill_wait(
-        _kill_wait_s(sinfo.ask(site, "scontrol", "show", "config")), site
+        _kill_wait_s(sinfo.query(site, "scontrol", "show", "config")), site
     )
     asked = _by_partition(nodes, site)
     names = [node.name for its in asked.values() for node in its]
@@ -99,7 +99,7 @@ def _probe(
     """Return the facts of the nodes, and srun's error messages."""
     try:
         done = subprocess.run(
-            probe_words(asked, folder, site),
+            probe_argv(asked, folder, site),
             env=environment.for_srun(),
             capture_output=True,
             text=True,
@@ -117,16 +117,16 @@ def _probe(
     return found, "; ".join(errors[:_SHOWN_LINES])
 
 
-def probe_words(
+def probe_argv(
     asked: dict[str | None, list[sinfo.Node]], folder: Path, site: Site
 ) -> tuple[str, ...]:
     """Return the srun arguments of the probes: one component per partition."""
     general = options.of([], site, batch=False).every
-    common = [word for word in general if not word.startswith("--partition=")]
-    words = ["srun"]
+    common = [argument for argument in general if not argument.startswith("--partition=")]
+    argv = ["srun"]
     for partition, nodes in asked.items():
-        words += [COMPONENT_SEPARATOR] if len(words) > 1 else [f"--immediate={START_S}"]
-        words += [
+        argv += [COMPONENT_SEPARATOR] if len(argv) > 1 else [f"--immediate={START_S}"]
+        argv += [
             "--job-name=csrun-site-check",
             "--time=3",
             *common,
@@ -138,4 +138,4 @@ def probe_words(
     count = sum(map(len, asked.values()))
     probe = (python_of(site), "-P", "-m", PROBE, str(folder), str(count))
     command = in_container(probe, site.container, (*site.mount_dirs, str(folder.parent)))
-    return (*words, *after_prolog(command, site.prolog))
+    return (*argv, *after_prolog(command, site.prolog))

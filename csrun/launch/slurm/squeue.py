@@ -133,7 +133,7 @@ def jobs(site: Site) -> list[SlurmJob]:
 
     Raises: UsageError without Slurm's commands; CsrunError if Slurm does not answer
     """
-    return parse(sinfo.ask(site, "squeue", "--json"), site)
+    return parse(sinfo.query(site, "squeue", "--json"), site)
 
 
 def nodes(site: Site) -> list[SlurmNode]:
@@ -186,7 +186,7 @@ def parts(site: Site, job_id: int) -> list[JobComponent]:
 
     Raises: as `jobs`
     """
-    return parse_parts(sinfo.ask(site, "squeue", "--json"), site, job_id)
+    return parse_parts(sinfo.query(site, "squeue", "--json"), site, job_id)
 
 
 def parse_parts(text: str, site: Site, job_id: int) -> list[JobComponent]:
@@ -311,7 +311,7 @@ def node_names(job: SlurmJob, site: Site) -> frozenset[str]:
     """Expand `node1`, `node[3-4]` to the names of three nodes."""
     listed = ",".join(job.node_names)
     return frozenset(
-        sinfo.ask(site, "scontrol", "show", "hostnames", listed).split() if listed else ()
+        sinfo.query(site, "scontrol", "show", "hostnames", listed).split() if listed else ()
     )
 
 

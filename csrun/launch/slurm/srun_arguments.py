@@ -9,13 +9,13 @@ from csrun.jobs.folder import JobFolder, published_jobs_dir
 from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan
 from csrun.launch.process.preload import ALWAYS
-from csrun.launch.srun import Resources, after_prolog, in_container, srun_words, step_words
+from csrun.launch.srun import Resources, after_prolog, in_container, srun_argv, step_argv
 from csrun.site import Site
 
 NODE_AGENT = "csrun.launch.slurm.node_agent"
 
 
-def words_of(
+def job_argv(
     job_plan: JobPlan,
     command: tuple[str, ...],
     resources: Resources,
@@ -23,8 +23,8 @@ def words_of(
 ) -> tuple[str, ...]:
     """Return the srun of a command on all of a job's nodes, in an existing job or a new one."""
     if given is None:
-        return srun_words(job_plan.layout, command, resources)
-    return step_words(job_plan.layout, command, resources, is_whole=given.is_whole)
+        return srun_argv(job_plan.layout, command, resources)
+    return step_argv(job_plan.layout, command, resources, is_whole=given.is_whole)
 
 
 def one_a_node(job_plan: JobPlan) -> JobPlan:
@@ -35,7 +35,7 @@ def one_a_node(job_plan: JobPlan) -> JobPlan:
     return replace(job_plan, layout=whole)
 
 
-def node_agent_words(
+def node_agent_argv(
     request: JobRequest, job_plan: JobPlan, site: Site, folder: JobFolder
 ) -> tuple[str, ...]:
     """Return the command of a node agent."""

@@ -41,7 +41,7 @@ class SrunProcess:
 
     def __init__(
         self,
-        words: Sequence[str],
+        argv: Sequence[str],
         folder: JobFolder,
         nodes: int,
         *,
@@ -66,7 +66,7 @@ class SrunProcess:
         self.job: JobFile | None = None
         self.job_id = 0  # number of a job that srun requested, once srun has printed it
         self._silence: threading.Timer | None = None
-        self._process = _start(words, folder)
+        self._process = _start(argv, folder)
         self._has_ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._heart.start()
@@ -303,11 +303,11 @@ def describe_loss(node: str, rank: int) -> str:
     )
 
 
-def _start(words: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]":
+def _start(argv: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]":
     launcher = os.getpid()
     with folder.log(LOG_NAME).open("wb") as log:
         return subprocess.Popen(
-            words,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

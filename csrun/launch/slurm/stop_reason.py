@@ -15,7 +15,7 @@ from csrun.launch.slurm.commands import call
 _PREEMPTED, _SCANCEL = "preempted by Slurm", "cancelled with scancel"
 _TIME_LIMIT = "time limit of Slurm reached"
 EARLIER_S = 60.0
-_BY_WORD = {
+_BY_STATE = {
     "TimeLimit": _TIME_LIMIT,
     "TIMEOUT": _TIME_LIMIT,
     "DEADLINE": "deadline of Slurm reached",
@@ -48,8 +48,8 @@ def parse_stop_reason(text: str, job_id: int, limit_before_s: float) -> str:
                     ends_s = _time_of(job.get("end_time"))
                     return _TIME_LIMIT if 0 < ends_s <= limit_before_s else ""
                 state = job["job_state"]
-                words = {job.get("state_reason"), *([state] if isinstance(state, str) else state)}
-                return next((_BY_WORD[each] for each in _BY_WORD if each in words), "")
+                states = {job.get("state_reason"), *([state] if isinstance(state, str) else state)}
+                return next((_BY_STATE[each] for each in _BY_STATE if each in states), "")
     return ""
 
 

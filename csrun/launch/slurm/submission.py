@@ -23,8 +23,8 @@ from csrun.launch.slurm import (
     timed_command,
 )
 from csrun.launch.slurm.execution import run_step
-from csrun.launch.slurm.srun_arguments import mounts_of, python_of, words_of
-from csrun.launch.srun import Resources, after_prolog, cpu_words, in_container
+from csrun.launch.slurm.srun_arguments import job_argv, mounts_of, python_of
+from csrun.launch.srun import Resources, after_prolog, cpu_argv, in_container
 from csrun.launch.user_command import UserCommand
 from csrun.site import Site, System
 
@@ -111,7 +111,7 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
     command, wanted, grace_s = request.command, request.options, None
     if wanted.time_limit_s is not None:
         grace_s = site.grace_s
-        command = timed_command.words(python_of(site), wanted.time_limit_s, grace_s, command)
+        command = timed_command.timed_argv(python_of(site), wanted.time_limit_s, grace_s, command)
     command = in_container(command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
     asked = options.of(wanted.slurm_options, site, batch=False)
@@ -126,8 +126,8 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
     # the user has chosen the nodes of a surrounding job
     inside = environment.users_job() is not None
     elsewhere = None if inside else site.gres_node
-    words = cpu_words(command, resources, wanted.output, elsewhere, on_terminal)
-    return run_in_foreground(ForegroundCommand(words, variables, grace_s=site.grace_s)).exit_code
+    argv = cpu_argv(command, resources, wanted.output, elsewhere, on_terminal)
+    return run_in_foreground(ForegroundCommand(argv, variables, grace_s=site.grace_s)).exit_code
 
 
 def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
@@ -143,7 +143,7 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
         return sbatch.submission(request, job_plan, site, resources, systems).text()
     command = in_container(job_plan.command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
-    return shlex.join(words_of(job_plan, command, resources, given))
+    return shlex.join(job_argv(job_plan, command, resources, given))
 
 
 def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 MODULE = "csrun.launch.slurm.timed_command"
 
 
-def words(python: str, limit_s: int, grace_s: float, command: Sequence[str]) -> tuple[str, ...]:
+def timed_argv(
+    python: str, limit_s: int, grace_s: float, command: Sequence[str]
+) -> tuple[str, ...]:
     """Return the command by which srun enforces a command's limit."""
     return (python, "-P", "-m", MODULE, str(limit_s), str(grace_s), *command)
 

@@ -14,7 +14,7 @@ from csrun.pytorch.half_types import HALF_TYPES
 
 log = logging.getLogger("csrun")
 
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def autocast_as_precision(half: HalfFormat | None) -> Iterator[None]:
                 f"{user_line()}: torch.autocast to {kind} in a float32 run: give "
                 f'cbtorch.initialize precision="mixed_{kind}", or leave autocast out'
             )
-        _say(kind, half)
+        _log_once(kind, half)
         with patch.object(this, "_enabled", False):
             return enter(this)
 
@@ -42,10 +42,10 @@ def autocast_as_precision(half: HalfFormat | None) -> Iterator[None]:
         yield
 
 
-def _say(kind: str, half: HalfFormat) -> None:
+def _log_once(kind: str, half: HalfFormat) -> None:
     """Log once which format replaces that of autocast."""
-    if kind not in _said:
-        _said.add(kind)
+    if kind not in _logged:
+        _logged.add(kind)
         log.info(
             f"{user_line()}: torch.autocast to {kind}: the run's precision, mixed_{half.name}, "
             "decides what is 16 bits wide"

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from csrun.base.errors import PeerLost
-from csrun.base.files import write_whole
+from csrun.base.files import write_atomic
 from csrun.context import current
 from csrun.context.job import ended_file
 from csrun.pytorch.framework.script import script
@@ -76,7 +76,7 @@ def rendezvous(tag: str, payload: str = "", replicas: object = None) -> list[str
     name = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', tag)}.{_met[tag]}"
     folder = context.job_dir / "barriers" / name
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / str(context.rank), payload.encode())
+    write_atomic(folder / str(context.rank), payload.encode())
     ranks = [task.rank for task in context.job.tasks]
     while not all((folder / str(rank)).exists() for rank in ranks):
         _require_tasks(context.job_dir, folder, ranks, tag)

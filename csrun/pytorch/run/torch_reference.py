@@ -14,7 +14,7 @@ import torch
 
 from csrun.advice.operator_comparison.step_values import StepValues
 from csrun.advice.operator_comparison.value_difference import AnyArray
-from csrun.base.files import write_whole
+from csrun.base.files import write_atomic
 from csrun.executable import RECORDED, Executable
 from csrun.executable.recorded_values import (
     DONE,
@@ -73,7 +73,7 @@ class TorchReference:
             log.exception("PyTorch cannot compute the recorded step")
             failure = f"{type(error).__name__}: {error}"
         of_torch.mkdir(parents=True, exist_ok=True)
-        write_whole(of_torch / DONE, failure.encode(), durable=False)
+        write_atomic(of_torch / DONE, failure.encode(), durable=False)
 
     def _is_over(self) -> bool:
         """Return whether any program of the run is past the recorded steps."""

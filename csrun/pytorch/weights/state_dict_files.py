@@ -31,7 +31,7 @@ def write_file(path: Path, checkpoint: Checkpoint) -> int:
     state = {theirs: mapped[ours] for theirs, ours in names.items()}
     with (
         files.writing(path),
-        files.written_whole(path) as temporary,
+        files.atomic_replacement(path) as temporary,
         open(files.create_new(temporary), "wb") as file,
     ):
         torch.save(state, file)

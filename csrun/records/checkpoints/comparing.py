@@ -56,8 +56,9 @@ def _compared(name: str, a: Array, b: Array) -> Comparison:
     found = [_measured(a[piece], b[piece]) for piece in pieces]
     max_abs = float(np.max([one.max_abs for one in found]))  # NaN is preserved
     norms = (fsum(one.squares_a for one in found), fsum(one.squares_b for one in found))
-    larger, apart = max(norms), fsum(one.squares_apart for one in found)
-    return Comparison(name, max_abs=max_abs, relative=sqrt(apart / larger) if apart else 0.0)
+    larger, squared = max(norms), fsum(one.squared_difference for one in found)
+    relative = sqrt(squared / larger) if squared else 0.0
+    return Comparison(name, max_abs=max_abs, relative=relative)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class _Measured:
     """Largest difference, and sums of squares of the differences and of the values."""
 
     max_abs: float
-    squares_apart: float
+    squared_difference: float
     squares_a: float
     squares_b: float
 
@@ -78,7 +79,7 @@ def _measured(a: Array, b: Array) -> _Measured:
     a, b = a.astype(np.float64), b.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):  # inf - inf
-        apart = np.abs(a - b)
-    apart[same] = 0.0
+        difference = np.abs(a - b)
+    difference[same] = 0.0
     a, b = (np.where(same & ~np.isfinite(x), 0.0, x) for x in (a, b))
-    return _Measured(float(apart.max()), *(float(x @ x) for x in (apart, a, b)))
+    return _Measured(float(difference.max()), *(float(x @ x) for x in (difference, a, b)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import open_regular, read_whole
+from csrun.base.files import open_regular, read_file
 from csrun.base.half_formats import SCALE_KEYS
 from csrun.records import tensor_files
 from csrun.records.checkpoints import folder_files
@@ -290,7 +290,7 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
     Raises: CheckpointDamagedError
     """
     try:
-        text = read_whole(folder_files.manifest_path(model_dir, name))
+        text = read_file(folder_files.manifest_path(model_dir, name))
         manifest = stored.value_of(text, folder_files.Manifest)
         path = folder_files.tensors_path(model_dir, name)
         head, size = _head_and_size(path)

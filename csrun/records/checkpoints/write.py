@@ -58,7 +58,7 @@ class Writer:
         """
         name = folder_files.name_of(step)
         path = folder_files.tensors_path(self._model_dir, name)
-        temporary = self._temporary = files.temporary_beside(path)
+        temporary = self._temporary = files.temporary_name(path)
         superseded = self._look() if self._kept is None else []
 
         def report_copied(tensor: str) -> None:

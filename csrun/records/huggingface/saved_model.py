@@ -89,7 +89,7 @@ def _in_shards(path: Path) -> dict[str, Stored]:
 
 def _decoded(path: Path, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(files.read_given(path, files.SMALL_FILE_BYTES), type=kind)
+        return msgspec.json.decode(files.read_input(path, files.SMALL_FILE_BYTES), type=kind)
     except UNREADABLE as error:
         raise TensorFileError(f"{path}: {error}") from error
 
@@ -118,9 +118,9 @@ def write_folder(
             places = {tensor: name for name, shard in shards.items() for tensor in shard}
             total = sum(tensor.nbytes for tensor in tensors.values())
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-            files.write_whole(path / INDEX, _text(index))
+            files.write_atomic(path / INDEX, _text(index))
         # Last: a folder with a configuration is considered complete.
-        files.write_whole(path / CONFIG, _text(config))
+        files.write_atomic(path / CONFIG, _text(config))
     return list(shards)
 
 
@@ -145,7 +145,7 @@ def _shards(
 
 
 def _write_file(path: Path, tensors: Mapping[str, Array | Blocks]) -> None:
-    with files.written_whole(path) as temporary:
+    with files.atomic_replacement(path) as temporary:
         tensor_files.write(temporary, tensors, METADATA)
 
 

@@ -172,7 +172,7 @@ def test_a_model_dir_by_index_or_by_set_stays() -> None:
 
 def test_labels_and_output() -> None:
     request = JobRequest(
-        COMMAND.words, options=JobOptions(output="o_%A_%a_%j", labels={"team": "ml"})
+        COMMAND.argv, options=JobOptions(output="o_%A_%a_%j", labels={"team": "ml"})
     )
     found = request_of(request, ArrayElement(5, {}, ("true",)), 7)
     assert found.command == ("true",)

@@ -1,4 +1,4 @@
-"""The life of a job: lists of events, lists of instructions."""
+"""State of a job: events in, instructions out."""
 
 from signal import SIGINT, SIGKILL, SIGTERM
 
@@ -19,7 +19,6 @@ from csrun.launch.life.job_state import (
     JobPhase,
     JobState,
     PhaseTransitionError,
-    Restart,
     Send,
     ServerLost,
     Start,
@@ -303,83 +302,6 @@ def test_the_job_ends_soon_after_the_lost_peer_has() -> None:
         Send(("rank-00002",), SIGTERM),
         Wait(FAILURE_GRACE_S),
     ]
-
-
-def restarting(times: int) -> JobState:
-    state = JobState(JobFile(1, None, ("true",), "/", "local", 1, 1, ENTRIES, max_restarts=times))
-    state.begin()
-    return state
-
-
-def fail(state: JobState, exit_code: int = -9, step: int | None = None) -> list[Instruction]:
-    """Task 1 ends by itself, task 0 because it is told to; what is done then."""
-    state.handle(TaskExited(ONE, exit_code, 1.0, step=step))
-    state.handle(DeadlinePassed(1.3))
-    return state.handle(TaskExited(ZERO, -15, 1.4, step=step))
-
-
-def test_tasks_start_again_after_a_failure_as_often_as_they_may() -> None:
-    state = restarting(2)
-    for number in (1, 2):
-        restart, *starts = fail(state, step=number)
-        assert isinstance(restart, Restart)
-        assert (restart.number, restart.cause.rank) == (number, 1)
-        assert starts == [Start(StartTask(0, ("true",))), Start(StartTask(1, ("true",)))]
-    assert fail(state, step=3) == [Finish()]
-    assert (state.exit_code, state.outcome) == (137, "FAILED")
-
-
-def test_a_restarted_job_that_ends_well_has_ended_well() -> None:
-    state = restarting(1)
-    fail(state)
-    assert state.handle(TaskExited(ZERO, 0, 3.0)) == []
-    assert state.handle(TaskExited(ONE, 0, 3.0)) == [Finish()]
-    assert (state.exit_code, state.outcome) == (0, "COMPLETED")
-
-
-def test_the_same_cause_at_the_same_step_is_not_tried_a_third_time() -> None:
-    state = restarting(9)
-    assert isinstance(fail(state, step=7)[0], Restart)
-    assert isinstance(fail(state, step=8)[0], Restart)
-    assert fail(state, step=8) == [Finish()]
-
-
-def test_a_users_mistake_is_not_tried_again() -> None:
-    assert fail(restarting(9), exit_code=2) == [Finish()]
-
-
-def test_nothing_starts_again_where_a_node_is_lost() -> None:
-    state = restarting(9)
-    state.handle(TaskExited(ONE, 1, 0.0, is_lost=True))
-    assert state.handle(TaskExited(ZERO, 1, 0.0, is_lost=True)) == [Finish()]
-
-
-@pytest.mark.parametrize("told", [Interrupted(SIGTERM, 0.5), TimeLimitReached(0.5)])
-def test_a_job_that_is_told_to_end_does_not_start_again(told: Event) -> None:
-    state = restarting(9)
-    state.handle(told)
-    state.handle(TaskExited(ONE, 3, 0.4))
-    assert state.handle(TaskExited(ZERO, 143, 0.7)) == [Finish()]
-
-
-@pytest.mark.parametrize("ends", ["collecting", "stopping"])
-def test_a_time_limit_that_is_reached_while_a_failed_job_ends_holds(ends: str) -> None:
-    state = restarting(9)
-    state.handle(TaskExited(ONE, -9, 1.0, step=7))
-    if ends == "stopping":
-        state.handle(DeadlinePassed(1.3))
-    assert state.handle(TimeLimitReached(1.35)) == []
-    assert state.handle(TaskExited(ZERO, -15, 1.4, step=7)) == [Finish()]
-    assert (state.exit_code, state.outcome) == (137, "FAILED")
-
-
-def test_a_time_limit_is_not_the_end_of_a_job_that_is_cancelled_already() -> None:
-    state = restarting(0)
-    state.handle(Interrupted(SIGTERM, 1.0))
-    assert state.handle(TimeLimitReached(1.1)) == []
-    state.handle(TaskExited(ONE, 143, 1.2))
-    assert state.handle(TaskExited(ZERO, 143, 1.2)) == [Finish()]
-    assert state.outcome == "CANCELLED"
 
 
 def test_a_wafers_end_names_its_system() -> None:

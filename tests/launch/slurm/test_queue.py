@@ -130,7 +130,7 @@ def test_a_system_whose_nodes_take_no_jobs_is_not_available(state: str, said: st
 def test_what_the_cluster_never_can_run(
     layout: JobLayout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinfo, "ask", lambda site, *command: SINFO)
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: SINFO)
     with pytest.raises(UsageError, match=said):
         sinfo.check(layout, SITE, gres)
     sinfo.check(JobLayout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
@@ -138,7 +138,7 @@ def test_what_the_cluster_never_can_run(
 
 def test_the_checks_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [*SINFO.splitlines(), "node3|64|65536|idle|(null)|big"]
-    monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(rows))
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: "\n".join(rows))
     two = JobLayout(2, 2, 2, 0, False)
     sinfo.check(two, SITE, "cs:cs2-02:1", "small,big")
     with pytest.raises(UsageError, match="partition small of site local has 1 nodes"):
@@ -258,7 +258,7 @@ def test_a_job_is_on_each_of_its_systems(
     state: str,
 ) -> None:
     said = {"squeue": squeue_answer(job_state, tres_per_node=TWO), "sinfo": SINFO}
-    monkeypatch.setattr(sinfo, "ask", lambda site, *command: said[command[0]])
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: said[command[0]])
     (job,) = squeue.jobs(FOUR)
     assert (job.systems, job.system) == (("cs2-01", "cs2-03"), "cs2-01, cs2-03")
     on = [(each.job, each.waiting) for each in squeue.systems(FOUR)]
@@ -267,10 +267,10 @@ def test_a_job_is_on_each_of_its_systems(
 
 def test_the_systems_of_a_job_must_be_one_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     layout, both = JobLayout(2, 1, 1, 0, False), SITE.gres_of("cs2-01", "cs2-02")
-    monkeypatch.setattr(sinfo, "ask", lambda site, *command: SINFO)
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: SINFO)
     sinfo.check(layout, SITE, both)
     apart = [f"node{n}|8|65536|idle|cs:cs2-0{n}:1|all*" for n in (1, 2)]
-    monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(apart))
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: "\n".join(apart))
     sinfo.check(layout, SITE, "cs:cs2-02:1")
     said = (
         "a job's systems must be on one node, and none of the cluster has cs:cs2-01:1 and"
@@ -296,7 +296,7 @@ def test_the_systems_of_a_users_job(
 ) -> None:  # fmt: skip
     whole = squeue_answer("RUNNING", tres_per_node=TWO, node_count=4, cpus=512, het_job_id=0,
                           job_id=7)  # fmt: skip
-    monkeypatch.setattr(sinfo, "ask", lambda site, *command: whole)
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: whole)
     monkeypatch.setattr(allocation, "parts", lambda *_: squeue.parse_parts(whole, FOUR, 7)[:1])
     monkeypatch.setattr(allocation, "reason_to_wait_for_job", lambda *_: "")
 

@@ -23,7 +23,7 @@ class Cluster:
         self.cancelled: list[str] = []
         self.said: list[str] = []
 
-    def ask(self, site: Site, *command: str) -> str:
+    def query(self, site: Site, *command: str) -> str:
         if command[0] == "scancel":
             self.cancelled += command[1:]
             self._steps = self._steps[1:]
@@ -48,7 +48,7 @@ def resume(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Cluster]:
     monkeypatch.setattr(requeue.orphaned_node, "SILENCE_S", 0.0)
 
     def run(cluster: Cluster) -> Cluster:
-        monkeypatch.setattr(sinfo, "ask", cluster.ask)
+        monkeypatch.setattr(sinfo, "query", cluster.query)
         requeue.await_old_steps(7, load("local"), cluster.said.append, LINE)
         return cluster
 

@@ -174,7 +174,7 @@ def test_a_script_asks_for_all_systems_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert told is not None
     monkeypatch.setenv(*told.groups())
     assert environment.allocation() == environment.SlurmAllocation(systems)
-    monkeypatch.setenv(*environment.allocation_words(())[1].split("="))
+    monkeypatch.setenv(*environment.allocation_command(())[1].split("="))
     assert environment.allocation() == environment.SlurmAllocation(())
 
 

@@ -43,7 +43,7 @@ def _workers(here: PipelinePosition) -> Advice | None:
     return Advice(now, change, Severity.WARNING if oversubscribed else Severity.INFO)
 
 
-def _started_anew(here: PipelinePosition) -> Advice | None:
+def _restarted_workers(here: PipelinePosition) -> Advice | None:
     if not here.option("num_workers") or here.option("persistent_workers"):
         return None
     now = "worker processes are restarted in each pass"
@@ -94,7 +94,7 @@ FOREIGN_RULES = (
         "workers-started-anew",
         LOADER,
         "worker processes persist across passes",
-        _started_anew,
+        _restarted_workers,
         gain=0.1,
     ),
     AdviceRule(

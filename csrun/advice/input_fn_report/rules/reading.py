@@ -77,7 +77,7 @@ PAYS_S = 1e-3  # wait per batch, well above the 0.1 ms of passing it to a thread
 OF_A_LIBRARY = ("num_workers", "num_threads")  # its own workers, not a thread of csrun's
 
 
-def _beside_ring(here: PipelinePosition) -> Advice | None:
+def _superfluous(here: PipelinePosition) -> Advice | None:
     theirs = any(here.option(name) is not None for name in OF_A_LIBRARY)
     if theirs or here.option("ahead") is None or not here.pipeline.has_ring:
         return None
@@ -114,7 +114,7 @@ AHEAD_RULES = (
         "prefetch-beside-ring",
         ("prefetch",),
         "a streamer's ring is filled ahead of the wafer",
-        _beside_ring,
+        _superfluous,
         gain=0.03,
     ),
 )

@@ -28,10 +28,10 @@ def _batch_to_come(here: PipelinePosition) -> InputOperator | None:
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or not batch.options.get("batch_size"):
         return None
-    return None if here.comes_before("filter", "cache") or _makes_alike(here) else batch
+    return None if here.comes_before("filter", "cache") or _makes_equal_shapes(here) else batch
 
 
-def _makes_alike(here: PipelinePosition) -> bool:
+def _makes_equal_shapes(here: PipelinePosition) -> bool:
     """True for the first map of samples of any length, which may make their shapes equal."""
     return here.before[0].options.get("format") in ANY_LENGTH and not here.comes_after("map")
 
