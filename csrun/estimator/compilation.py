@@ -11,7 +11,6 @@ from time import perf_counter
 
 import msgspec
 import psutil
-from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
@@ -21,29 +20,24 @@ from csrun.cirh import storage_of
 from csrun.compiler import (
     CompileError,
     CompileOptions,
-    PassObserver,
-    ReplicaChoice,
-    Stage,
     TooLargeError,
-    Verification,
-    choose_replicas,
     chosen_before,
     compile_model,
     is_compiled,
-    question_of,
     questions_of,
     update_options,
 )
 from csrun.compiler.report.number_format import listed, plain, si
 from csrun.compiler.report.text_report import TEXT_FILE
-from csrun.context import DebugLevel, cache_dir, debug_level, rerun
+from csrun.context import cache_dir, rerun
 from csrun.data import Dataset
+from csrun.estimator.compile_observer import observer_of
 from csrun.estimator.compile_options import compile_options, form_of_products, recomputes
 from csrun.estimator.input_report import describe, readers
-from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.model_trace import TracedModel, share_of
 from csrun.estimator.progress import Begin, compile_display
+from csrun.estimator.replica_choice import require_streamers, with_replicas
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
 from csrun.executable import Executable, Plan, RunMode, nbytes_of
@@ -77,7 +71,7 @@ def compile_run(
     options = run_options(run, run_mode, target)
     traced = trace_run(run, options)
     if run.config.multireplica and run_mode is RunMode.TRAIN:
-        options = with_replicas(traced.module, options, run.model_dir)
+        options = with_replicas(traced.module, options, run.model_dir, _private_cache())
         if runs:
             require_streamers(options.replicas, target)
         if options.replicas > 1:
@@ -285,70 +279,6 @@ def run_options(run: EstimatorRun, run_mode: RunMode, target: Target) -> Compile
     Raises: UsageError as `compile_options`, or for a micro-batch that does not divide the batch
     """
     return tracing_of(run).configured(compile_options(run.config, run_mode, target))
-
-
-def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) -> CompileOptions:
-    """Return the options with the estimated best number of replicas of a module traced for one.
-
-    A cached compile chosen for an equal module and equal options has the number.
-    """
-    question = question_of(module, options)
-    plan = chosen_before(question, model_dir, _private_cache())
-    if plan is None:
-        choice = choose_replicas(module, options, PassObserver(verify=verification()))
-        log.info(f"Multireplica: {_choice_text(choice)}")
-        replicas = choice.replicas
-    else:
-        replicas = plan.replicas
-        log.info(f"Multireplica: {_replicas(replicas)}, as chosen by the cached compile")
-    return msgspec.structs.replace(options, replicas=replicas, chosen_for=(question,))
-
-
-def require_streamers(replicas: int, target: Target) -> None:
-    """Raise UsageError for a job with fewer streamers than replicas of the model."""
-    if target.context is None or target.site is None:
-        return
-    streamers = len(target.context.streamers)
-    if streamers < replicas:
-        layout = LayoutAdvice.of(target.context.job, target.site.nodes)
-        raise UsageError(
-            f"multireplica: {_replicas(replicas)} need a streamer each, the job has {streamers}: "
-            f"run it with {layout.options_for(replicas)}, or leave --multireplica out"
-        )
-
-
-def _replicas(count: int) -> str:
-    return f"{count} replicas of the model" if count > 1 else "one replica of the model"
-
-
-def _choice_text(choice: ReplicaChoice) -> str:
-    if choice.replicas > 1:
-        return f"{_replicas(choice.replicas)}, estimated {choice.gain:.2f}x as fast as one"
-    if choice.most > 1:
-        return f"one replica of the model: up to {choice.most} fit, but none is estimated faster"
-    return "one replica of the model: a second one does not fit"
-
-
-def show_stage(stage: Stage) -> None:
-    """Log a stage of the compiler, in the detail set by CSRUN_DEBUG."""
-    level = debug_level()
-    if level >= DebugLevel.PASSES:
-        for line in stage.log:
-            log.info(line)
-    if level >= DebugLevel.STAGES:
-        text = " unchanged" if stage.text is None else f"\n{stage.text}"
-        log.info(f"after {stage.name}:{text}")
-
-
-def observer_of(begin: Begin) -> PassObserver:
-    """Return the observer of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
-    level = debug_level()
-    return PassObserver(show_stage, begin, verification(), texts=level >= DebugLevel.STAGES)
-
-
-def verification() -> Verification:
-    """When modules are verified: after each pass, to debug passes, or never."""
-    return Verification.EACH if debug_level() >= DebugLevel.PASSES else Verification.NONE
 
 
 def compile_traced(

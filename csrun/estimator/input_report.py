@@ -19,7 +19,7 @@ from csrun.advice.input_fn_report import (
     suggestions_text,
 )
 from csrun.base.errors import UsageError
-from csrun.base.files import write_whole
+from csrun.base.files import write_atomic
 from csrun.base.open_folder import open_folder
 from csrun.context import TaskContext, TaskEntry
 from csrun.data import Dataset
@@ -44,7 +44,7 @@ class InputReports:
     """Reports of an estimator's runs, each finding logged once."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[bool, str, str]] = set()
+        self._logged: set[tuple[bool, str, str]] = set()
 
     def give(self, pipeline: Pipeline, folder: Path | None) -> None:
         """Write a pipeline's report to a compile directory, if any, and log new findings."""
@@ -53,19 +53,19 @@ class InputReports:
             text = report_text(pipeline, findings)
             # the report is optional
             with suppress(OSError, UsageError), open_folder(folder, make=False) as place:
-                write_whole(place / TEXT_FILE, text.encode(), durable=False)
+                write_atomic(place / TEXT_FILE, text.encode(), durable=False)
         new = tuple(finding for finding in findings if self._is_new(pipeline, finding))
         if new:
-            _say(pipeline, new, folder)
+            _log_findings(pipeline, new, folder)
         elif not findings and pipeline.training and self._is_new(pipeline, None):
             fine = "Input Function Report: no suggestions."
             log.info(" ".join(filter(None, [fine, rate_text(pipeline)])))
 
     def _is_new(self, pipeline: Pipeline, finding: Finding | None) -> bool:
         what = (finding.rule, finding.operator.where) if finding else ("", "")
-        said = (pipeline.training, *what)
-        is_new = said not in self._said
-        self._said.add(said)
+        key = (pipeline.training, *what)
+        is_new = key not in self._logged
+        self._logged.add(key)
         return is_new
 
 
@@ -76,7 +76,7 @@ class NoReports(InputReports):
         """Ignore the report."""
 
 
-def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
+def _log_findings(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
     """Log the report as one record, so that no other line comes in between."""
     warns = any(finding.severity is Severity.WARNING for finding in findings)
     where = f"Input Function Report: {folder / TEXT_FILE}" if folder is not None else ""

@@ -23,6 +23,7 @@ from csrun.base.run_config import RunConfig
 from csrun.compiler import CompileOptions, validate_model
 from csrun.context import Preparation, analysis_dir
 from csrun.estimator import compilation
+from csrun.estimator.compile_observer import observer_of
 from csrun.estimator.input_report import NoReports, describe, readers
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.progress import compile_display
@@ -55,7 +56,7 @@ def compile_only(run: EstimatorRun, mode: RunMode) -> Results:
     """Compile into model_dir; needs no system."""
     target = compile_target(run.context, run.config)
     folder = _to_measure()
-    run = _beside_others(run, folder)
+    run = _without_conflict(run, folder)
     # an analysis reports once, from its measurements instead of a probe
     compiling = run if folder is None else replace(run, reports=NoReports())
     with model_dir.opened(run.model_dir):
@@ -75,7 +76,7 @@ def prepare_traced(
         if folder is None:
             return
         run = replace(run, model_dir=folder / MODEL_DIR)
-    run = _beside_others(run, folder)
+    run = _without_conflict(run, folder)
     with model_dir.opened(run.model_dir), compile_display(run.context) as begin:
         traced = tracing.trace(options)
         compiled = compilation.compile_fitting(tracing, traced, run.model_dir, options, begin)
@@ -91,7 +92,7 @@ def log_prepared(only: Preparation, mode: RunMode) -> None:
 
 def _validate(run: EstimatorRun, traced: TracedModel) -> None:
     with compile_display(run.context) as begin:
-        model = validate_model(traced.module, compilation.observer_of(begin))
+        model = validate_model(traced.module, observer_of(begin))
     layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
     log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
 
@@ -107,7 +108,7 @@ def _to_measure() -> Path | None:
     return folder
 
 
-def _beside_others(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
+def _without_conflict(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
     """Return the run of an analysis, which must not write to the model_dir of a training."""
     holder = "" if folder is None else model_dir.training_in(run.model_dir)
     if folder is None or not holder:

@@ -179,8 +179,8 @@ def on_least_loaded(target: Target) -> Target:
     site, mode = target.site, target.mode
     if site is None or not target.is_open:
         return target
-    alike = [each for each in system.systems_in_mode(site, mode) if each.is_like(target.system)]
-    freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
+    equal = [each for each in system.systems_in_mode(site, mode) if each.is_like(target.system)]
+    freest = min((target.system, *equal), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
         _log_system(freest, _reason(site, freest, mode))
     others = system.choose_compatible(site, freest, len(target.others), mode)

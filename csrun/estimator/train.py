@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -121,59 +121,91 @@ def _train(
     limits = (first + steps if steps is not None else None, max_steps)
     last = min((limit for limit in limits if limit is not None), default=None)
     target = target_of(run)
-    is_left = found is not None and loop.has_work_after(found)
-    if found is not None and last is not None and first >= last and not is_left:
-        # traced even so: a checkpoint of another model is an error, not a finished training
-        check_batch_bytes(run.dataset)
-        traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
-        found.require_same(traced.weights())
-        log.info(_nothing_to_train(run.model_dir, first, last, loop.limit))
-        return {"global_step": float(first)}
+    if found is None or last is None or first < last or loop.has_work_after(found):
+        return _train_from(run, target, found, last, loop)
+    _require_same_model(run, target, found)
+    log.info(_nothing_to_train(run.model_dir, first, last, loop.limit))
+    return {"global_step": float(first)}
+
+
+def _require_same_model(run: EstimatorRun, target: Target, found: checkpoints.Checkpoint) -> None:
+    """Check that a checkpoint is of the run's model, by tracing it.
+
+    Raises: UsageError if it is of another model, although nothing is left to train
+    """
+    check_batch_bytes(run.dataset)
+    traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
+    found.require_same(traced.weights())
+
+
+def _train_from(
+    run: EstimatorRun,
+    target: Target,
+    found: checkpoints.Checkpoint | None,
+    last: int | None,
+    loop: TrainingLoop,
+) -> Results:
+    """Compile, load and train, up to step `last`; without a checkpoint from initial weights."""
+    first = found.step if found else 0
     split = DataSplit.of(run.dataset)
     if found is not None and not found.manifest.is_converted:
         split.require_same(found, target)
     compiled = compile_run(run, RunMode.TRAIN, target, last)
+    traced = compiled.traced
     _note_unscaled(compiled.executable.plan)
     loop.prepare(run, target)
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
-    folders = compiled.traced.optimizer_folders
     executable = _with_room(compiled, target)
     with machine_for(run, executable, target, first, last) as (machine, show):
-        values = compiled.traced.first_values, compiled.traced.changed_values
-        scale = load_weights(run, machine, found, warm, *values)
-        options = LoopOptions(
-            run.model_dir,
-            first,
-            last,
-            run.config.log_steps,
-            run.config.save_checkpoints_steps,
-            run.config.keep_checkpoint_max,
-            {
-                **run.identity(machine.plan, folders),
-                **split.identity(),
-                **compiled.traced.identity,
-            },
-            compiled.seconds,
-            run.settings,
-            compiled.traced.summaries,
-            apart=split.is_split,
-            saves_initial=run.config.save_initial_checkpoint,
-            grace_s=run.context.job.grace_s if run.context else None,
+        scale = load_weights(run, machine, found, warm, traced.first_values, traced.changed_values)
+        options = replace(
+            _loop_options(run, compiled, split, loop, machine.plan),
+            first=first,
+            last=last,
             first_scale=scale,
-            estimated_step_s=estimated_step_s(compiled.executable.directory),
-            number_ranges=run.config.number_ranges,
-            of_updates=compiled.traced.of_updates,
-            extra_tensors=loop.extra_tensors,
-            saves_due=loop.saves_due,
         )
         run.write_run_command()
         end = _loaded_update(machine, compiled.update, run)
-        host = loop.host_call(compiled.traced)
-        training = Training(machine, options, host, show, loop.taken, end)
-        results = loop.run(LoadedTraining(training, machine, compiled.traced, found, show))
+        training = Training(machine, options, loop.host_call(traced), show, loop.taken, end)
+        results = loop.run(LoadedTraining(training, machine, traced, found, show))
         machine.close(results)
     return results
+
+
+def _loop_options(
+    run: EstimatorRun, compiled: Compiled, split: DataSplit, loop: TrainingLoop, plan: Plan
+) -> LoopOptions:
+    """Return the options of a training from initial weights to the end of the data.
+
+    plan: of the loaded program.
+    """
+    config, traced = run.config, compiled.traced
+    identity = {
+        **run.identity(plan, traced.optimizer_folders),
+        **split.identity(),
+        **traced.identity,
+    }
+    return LoopOptions(
+        run.model_dir,
+        first=0,
+        last=None,
+        log_steps=config.log_steps,
+        checkpoint_steps=config.save_checkpoints_steps,
+        checkpoints_kept=config.keep_checkpoint_max,
+        identity=identity,
+        compile_time_s=compiled.seconds,
+        settings=run.settings,
+        summaries=traced.summaries,
+        has_separate_data=split.is_split,
+        saves_initial=config.save_initial_checkpoint,
+        grace_s=run.context.job.grace_s if run.context else None,
+        estimated_step_s=estimated_step_s(compiled.executable.directory),
+        number_ranges=config.number_ranges,
+        of_updates=traced.of_updates,
+        extra_tensors=loop.extra_tensors,
+        saves_due=loop.saves_due,
+    )
 
 
 def _with_room(compiled: Compiled, target: Target) -> Executable:

@@ -61,12 +61,12 @@ class InputLog:
             return
         self._recent.add(done)
         if self._recent.seconds >= self._due_s:
-            self._say(self._recent)
+            self._log_use(self._recent)
             self._recent, self._due_s = self._new(), WORD_S
 
     def finish(self) -> performance.Input:
         """Log the verdict, and return the record."""
-        self._say(self._whole)
+        self._log_use(self._whole)
         verdict = self._whole.verdict()
         if verdict is None:
             return performance.Input()
@@ -81,7 +81,7 @@ class InputLog:
     def _new(self) -> InputUse:
         return InputUse(max(1, len(self._feeding.streamers)))
 
-    def _say(self, use: InputUse) -> None:
+    def _log_use(self, use: InputUse) -> None:
         verdict, self.straggler = use.verdict(), ""
         if verdict is None or verdict.bound is Bound.NOT or use.wait_s < WORTH_A_WORD_S:
             return

@@ -57,7 +57,7 @@ class ChiefStore:
         self.disk: messages.StoreOnDisk | None = None
         self.sent: SentState | None = None
 
-    def ask(
+    def request_store(
         self,
         executable: Executable,
         settings: RunSettings,
@@ -167,7 +167,7 @@ class ChiefStores:
         placed = []
         for server, each in enumerate(self._each):
             later_bytes = 0 if self.are_remote else sum(nbytes[server + 1 :])
-            each.ask(executable, settings, checkpoints, later_bytes)
+            each.request_store(executable, settings, checkpoints, later_bytes)
             if not self.are_remote:
                 placed.append(_placed(each.wait_until_created()))
         placed = placed or [_placed(each.wait_until_created()) for each in self._each]

@@ -61,10 +61,10 @@ class PeerChannels:
             _, (ring,) = channel.require(messages.TraceRing, 1, message, received)
             self._rings[name] = SharedMemory.attach(ring).bytes
 
-    def answer(
+    def await_reply(
         self, wafer: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait for a wafer's answer to an order; `awaited` is called with its reports of waits.
+        """Wait for a wafer's reply to an order; `awaited` is called with its reports of waits.
 
         Raises: PeerLost if any peer of the run is lost meanwhile
         """

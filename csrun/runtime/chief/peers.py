@@ -158,14 +158,14 @@ class RunPeers:
         """Load the program of this number everywhere, with its own batches."""
         plan = executable.plan
         if feed.is_pushed:
-            self._load_beside_store(executable, 0, is_pushed=True)
+            self._load_next(executable, 0, is_pushed=True)
             self._add_rings(plan, number, is_pushed=True)
             return LoadResult(self._loaded_results(), Feeding())
         remote = self._streamers.count_remote  # whose rings are created here
         counters = RING_DESCRIPTORS * self._streamers.readers
         self._resources.enter_context(open_files.room_for(counters * remote))
         self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.data_order)
-        self._load_beside_store(executable, feed.first)
+        self._load_next(executable, feed.first)
         self._add_rings(plan, number)
         results = self._loaded_results()
         return LoadResult(results, self._streamers.primed(feed.dataset.replayed))
@@ -182,7 +182,7 @@ class RunPeers:
         self, executable: Executable, other: int, feeding: Feeding
     ) -> LoadResult:
         """Load a program that uses the batches of another one."""
-        self._load_beside_store(executable, 0, other)
+        self._load_next(executable, 0, other)
         return LoadResult(self._loaded_results(), feeding)
 
     def _loaded_results(self) -> list[Bytes]:
@@ -233,15 +233,15 @@ class RunPeers:
         """Send an order to the wafers."""
         self._wafers.broadcast(order)
 
-    def answer(
+    def await_reply(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait for their answers; `awaited` is called with a wafer's report of a wait."""
-        return self._wafers.answer(order, awaited)
+        """Wait for their merged replies; `awaited` is called with a wafer's report of a wait."""
+        return self._wafers.await_reply(order, awaited)
 
-    def has_answer(self) -> bool:
+    def has_reply(self) -> bool:
         """Return whether all wafers have sent a message since their order."""
-        return self._wafers.have_answered()
+        return self._wafers.have_replied()
 
     @property
     def has_writable_state(self) -> bool:
@@ -364,7 +364,7 @@ class RunPeers:
         self._stores = ChiefStores(plan, self._memoryx, self._peers, self._resources)
         return self._stores.make(request.executable, request.settings, request.checkpoints)
 
-    def _load_beside_store(
+    def _load_next(
         self,
         executable: Executable,
         first: int,

@@ -36,12 +36,12 @@ class Peers(Protocol):
     def order(self, order: messages.RunSteps) -> None:
         """Send an order to the wafers."""
 
-    def answer(
+    def await_reply(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Wait for their merged answers; `awaited` is called with a wafer's report of a wait."""
+        """Wait for their merged replies; `awaited` is called with a wafer's report of a wait."""
 
-    def has_answer(self) -> bool:
+    def has_reply(self) -> bool:
         """Return whether all of them have sent a message since the order."""
 
     def load(self, executable: Executable, number: int, feed: Feed) -> LoadResult:
@@ -103,15 +103,15 @@ class ClusterOrder:
     @property
     def is_done(self) -> bool:
         """Return whether `finish` will not wait long: it is done, or a wafer reports a wait."""
-        return self.peers.has_answer()
+        return self.peers.has_reply()
 
     def finish(self) -> messages.StepsDone:
-        """Wait for the wafers' answers.
+        """Wait for the wafers' replies.
 
         Raises: PeerLost if a peer of the run is lost
         """
         try:
-            return self.peers.answer(self.order, self.awaited)
+            return self.peers.await_reply(self.order, self.awaited)
         except PeerLost as lost:
             lost.step = self.steps.first  # a restart for the same cause at the same step is futile
             raise

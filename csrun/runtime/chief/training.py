@@ -333,7 +333,7 @@ class Training:
     def _ended(self) -> str | None:
         """Return the streamer whose own data set is exhausted, if streamers have separate data."""
         names = self._machine.feeding.streamers
-        return names[self.step % len(names)] if self._options.apart and names else None
+        return names[self.step % len(names)] if self._options.has_separate_data and names else None
 
     def _steps_of(self, done: StepsDone, accumulation: AccumulatedBatches | None) -> int:
         """Return how many steps an order has ended; then the loss of the last one is known."""

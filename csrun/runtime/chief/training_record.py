@@ -34,7 +34,7 @@ class LoopOptions:
 
     first, last: initial global step, and the step before which it ends; None: the end of the data.
     identity: the run's identity in checkpoints.
-    apart: each streamer has separate data, whose end ends the run.
+    has_separate_data: each streamer has separate data, whose end ends the run.
     saves_initial: write a checkpoint at step 0.
     grace_s: time to end after a signal, in seconds; None: no limit.
     first_scale: loss scale of the checkpoint that the run continues.
@@ -55,7 +55,7 @@ class LoopOptions:
     compile_time_s: float
     settings: RunSettings
     summaries: tuple[Summary, ...] = ()
-    apart: bool = False
+    has_separate_data: bool = False
     saves_initial: bool = True
     grace_s: float | None = None
     first_scale: ScaleState | None = None

@@ -44,33 +44,33 @@ class Wafers:
         return max(ready.programming_time_s for ready, _ in found), [parts for _, parts in found]
 
     def broadcast(self, order: messages.AnyMessage) -> None:
-        """Send all a message without an answer."""
+        """Send all a message without a reply."""
         for name in self.names:
             self._peers[name].send(order)
 
-    def answer(
+    def await_reply(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
         """Wait until all have computed steps; `awaited` is called with a wafer's report of a wait.
 
         Raises: PeerLost if any peer of the run is lost meanwhile
         """
-        return combine_answers([self._peers.answer(name, order, awaited) for name in self.names])
+        return merge_replies([self._peers.await_reply(name, order, awaited) for name in self.names])
 
-    def have_answered(self) -> bool:
+    def have_replied(self) -> bool:
         """Return whether all have sent a message since their order."""
         return all(self._peers.has_message(name) for name in self.names)
 
 
-def combine_answers(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:
-    """Merge the answers of all systems: as many steps as the first one that stopped, with its
+def merge_replies(replies: Sequence[messages.StepsDone]) -> messages.StepsDone:
+    """Merge the replies of all systems: as many steps as the first one that stopped, with its
     reason.
 
     The times are those of the slowest system. The loss that stopped them is the sum of the partial
     losses of the systems that stopped there.
     """
-    done = min(answer.done for answer in answers)
-    first = [answer for answer in answers if answer.done == done]
-    bad = [answer.bad_loss for answer in first if answer.bad_loss is not None]
-    longest = max(first, key=lambda answer: answer.seconds)
+    done = min(reply.done for reply in replies)
+    first = [reply for reply in replies if reply.done == done]
+    bad = [reply.bad_loss for reply in first if reply.bad_loss is not None]
+    longest = max(first, key=lambda reply: reply.seconds)
     return replace(longest, bad_loss=sum(bad[1:], bad[0]) if bad else None)

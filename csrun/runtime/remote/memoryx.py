@@ -161,7 +161,7 @@ class _RemoteStore:
         match StoreRequest(order):
             case StoreRequest.FETCH:
                 turn.pages.fetch_weights(group)
-                self._answer(map(raw, turn.sent.blocks(group)))
+                self._reply(map(raw, turn.sent.blocks(group)))
                 turn.pages.mark_read(group, is_updated_next=False)
             case StoreRequest.GRADIENTS:
                 gradients = turn.gradients[group]
@@ -173,7 +173,7 @@ class _RemoteStore:
             case StoreRequest.SQUARES:
                 measured, squares = turn.updates.measured(), turn.squares
                 squares[: len(measured)] = measured
-                self._answer([raw(squares)])
+                self._reply([raw(squares)])
             case StoreRequest.TOTAL:
                 (total,) = NUMBER.unpack(self._order(NUMBER))
                 if self._is_applied:
@@ -181,11 +181,11 @@ class _RemoteStore:
             case StoreRequest.LOSS:
                 loss = self._order(NUMBER)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
-                self._answer([memoryview(loss)])
+                self._reply([memoryview(loss)])
             case StoreRequest.SCALE:
-                self._answer([memoryview(NUMBER.pack(turn.updates.loss_scale(step)))])
+                self._reply([memoryview(NUMBER.pack(turn.updates.loss_scale(step)))])
             case StoreRequest.SETTLE:
-                self._answer([raw(SETTLED)])
+                self._reply([raw(SETTLED)])
             case StoreRequest.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
                 self._turn.sent.invalidate()
@@ -193,7 +193,7 @@ class _RemoteStore:
     def _order(self, kind: struct.Struct) -> bytes:
         return receive_few(self._wafer, kind.size, f"orders from {self._below}")
 
-    def _answer(self, parts: Iterable[memoryview]) -> None:
+    def _reply(self, parts: Iterable[memoryview]) -> None:
         held = memoryview(NUMBER.pack(self._stored.gate.held_s))
         send_summed(self._wafer, chain(parts, [held]))
 

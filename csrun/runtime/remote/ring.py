@@ -57,7 +57,7 @@ class SlotSender:
         bulk.setblocking(False)
         self._inbox, self._bulk = inbox, bulk
         self._room: defaultdict[int, int] = defaultdict(int)
-        self._heard = b""
+        self._received = b""
         self._poll = select.poll()
         self._poll.register(bulk, select.POLLOUT)
         self._poll.register(inbox.control.fileno(), select.POLLIN)
@@ -72,7 +72,7 @@ class SlotSender:
         It may also receive messages about other programs, which `ready_count` returns.
         """
         if not self._room[source]:
-            self._hear()
+            self._receive_freed()
         return self._room[source]
 
     def ready_count(self, source: int) -> int:
@@ -91,18 +91,18 @@ class SlotSender:
             except OSError as error:
                 raise self._lost() from error
 
-    def _hear(self) -> None:
+    def _receive_freed(self) -> None:
         try:
-            heard = self._bulk.recv(4096)
+            received = self._bulk.recv(4096)
         except BlockingIOError:
             return
         except OSError as error:
             raise self._lost() from error
-        if not heard:
+        if not received:
             raise self._lost()
-        self._heard += heard
-        while len(self._heard) >= SUMMED_ROOM:
-            word, behind = self._heard[: ROOM.size], self._heard[ROOM.size : SUMMED_ROOM]
+        self._received += received
+        while len(self._received) >= SUMMED_ROOM:
+            word, behind = self._received[: ROOM.size], self._received[ROOM.size : SUMMED_ROOM]
             require_sum(
                 checksum(memoryview(word)),
                 behind,
@@ -110,7 +110,7 @@ class SlotSender:
             )
             source, slots = ROOM.unpack(word)
             self._room[source] += slots
-            self._heard = self._heard[SUMMED_ROOM:]
+            self._received = self._received[SUMMED_ROOM:]
 
     def _wait(self) -> None:
         for descriptor, _ in self._poll.poll():

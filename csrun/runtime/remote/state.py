@@ -38,13 +38,13 @@ from csrun.runtime.wire.tcp import (
     summed,
 )
 
-ASK = struct.Struct(">BI")  # request, and the index of the tensor in the agreed order
+REQUEST = struct.Struct(">BI")  # request, and the index of the tensor in the agreed order
 HELD = b"\1"  # the reply to HOLD
 AHEAD_BYTES = 8 << 20  # bytes requested ahead: more than a round trip carries at 10 GB/s
 
 
-class Ask(IntEnum):
-    """Request of the chief."""
+class StateRequest(IntEnum):
+    """StateRequest of the chief."""
 
     HOLD = 0  # make updates wait for the tensors that they change; reply: HELD
     SEND = 1  # send a tensor, then its checksum
@@ -59,9 +59,9 @@ class SentState:
         self._order = copying_order(plan, own)
         self._connection, self._name = channel.state, channel.peer
         self._overdue = peer_overdue(channel.peer, "send its weights")
-        self._to_ask: deque[int] = deque()
-        self._to_take: deque[str] = deque()
-        self._to_come_bytes = 0  # requested so far
+        self._to_request: deque[int] = deque()
+        self._to_receive: deque[str] = deque()
+        self._requested_bytes = 0  # requested so far
         self._piece = np.empty(PIECE_BYTES, np.uint8)
         self._sum = 0  # of the tensor that has arrived
 
@@ -70,44 +70,44 @@ class SentState:
 
         Raises: DamagedTransferError, PeerLost
         """
-        self._send(Ask.HOLD)
-        for _ in self._pieces(self._to_come_bytes):  # of an abandoned checkpoint
+        self._send(StateRequest.HOLD)
+        for _ in self._pieces(self._requested_bytes):  # of an abandoned checkpoint
             pass
         self._receive_word()
-        self._to_ask, self._to_take = deque(range(len(self._order))), deque(self._order)
+        self._to_request, self._to_receive = deque(range(len(self._order))), deque(self._order)
         return {name: self._tensor(name) for name in self._order}
 
     def end(self) -> None:
         """End the requests."""
         with suppress(PeerLost):
-            self._send(Ask.END)
+            self._send(StateRequest.END)
 
     def _tensor(self, name: str) -> Blocks:
         place = self._layout[name]
         return Blocks(place.shape, np.dtype(place.dtype), partial(self._rows, name), self._check)
 
     def _rows(self, name: str) -> Iterator[Array]:
-        if name != (turn := self._to_take.popleft()):
+        if name != (turn := self._to_receive.popleft()):
             raise RuntimeError(f"{self._name}: {name} requested before {turn}")
         place = self._layout[name]
-        self._ask_ahead()
+        self._request_ahead()
         for piece in self._pieces(place.nbytes):
             yield piece.view(place.dtype)
-            self._ask_ahead()
+            self._request_ahead()
         behind = np.empty(SUM.size, np.uint8)
         self._receive(behind)
-        self._to_come_bytes -= SUM.size
+        self._requested_bytes -= SUM.size
         (self._sum,) = SUM.unpack(raw(behind))
 
     def _check(self, crc32: int) -> None:
         if crc32 != self._sum:
             raise DamagedTransferError(f"a checkpoint's tensors from {self._name}")
 
-    def _ask_ahead(self) -> None:
-        while self._to_ask and self._to_come_bytes < AHEAD_BYTES:
-            tensor = self._to_ask.popleft()
-            self._send(Ask.SEND, tensor)
-            self._to_come_bytes += self._layout[self._order[tensor]].nbytes + SUM.size
+    def _request_ahead(self) -> None:
+        while self._to_request and self._requested_bytes < AHEAD_BYTES:
+            tensor = self._to_request.popleft()
+            self._send(StateRequest.SEND, tensor)
+            self._requested_bytes += self._layout[self._order[tensor]].nbytes + SUM.size
 
     def _pieces(self, nbytes: int) -> Iterator[Bytes]:
         """Yield received bytes in pieces, all in the same buffer."""
@@ -115,12 +115,12 @@ class SentState:
             piece = self._piece[:nbytes]
             self._receive(piece)
             nbytes -= piece.size
-            self._to_come_bytes -= piece.size
+            self._requested_bytes -= piece.size
             yield piece
 
-    def _send(self, ask: Ask, tensor: int = 0) -> None:
+    def _send(self, request: StateRequest, tensor: int = 0) -> None:
         try:
-            self._connection.sendall(summed(ASK.pack(ask, tensor)))
+            self._connection.sendall(summed(REQUEST.pack(request, tensor)))
         except OSError as error:
             raise self._lost() from error
 
@@ -173,7 +173,7 @@ class StateSender:
         what = "orders of a checkpoint from the chief"
         try:
             while True:
-                self._handle(*ASK.unpack(receive_few(self._connection, ASK.size, what)))
+                self._handle(*REQUEST.unpack(receive_few(self._connection, REQUEST.size, what)))
         except OSError:
             pass
         except Exception as error:
@@ -183,15 +183,15 @@ class StateSender:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _handle(self, ask: int, tensor: int) -> None:
-        match Ask(ask):
-            case Ask.HOLD:
+    def _handle(self, request: int, tensor: int) -> None:
+        match StateRequest(request):
+            case StateRequest.HOLD:
                 self._hold()
                 self._connection.sendall(summed(HELD))
-            case Ask.SEND:
+            case StateRequest.SEND:
                 self._send(self._places[tensor])
                 self._count(1)
-            case Ask.END:
+            case StateRequest.END:
                 self._count(self._left)
 
     def _hold(self) -> None:

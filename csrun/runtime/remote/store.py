@@ -81,12 +81,12 @@ class StoreLink:
         """Use the group indices of a program from now on, by its number."""
         self._send_order(ORDER.pack(StoreRequest.TURN, program, 0, 0))
 
-    def ask(
-        self, order: StoreRequest, group: int, answer: Array, number: bytes = b"", step: int = 0
+    def request(
+        self, order: StoreRequest, group: int, reply: Array, number: bytes = b"", step: int = 0
     ) -> None:
         """Send a request with a reply, optionally with a number."""
-        self._send_order(ORDER.pack(order, group, step, answer.nbytes + NUMBER.size), number)
-        self._incoming.put(raw(answer))
+        self._send_order(ORDER.pack(order, group, step, reply.nbytes + NUMBER.size), number)
+        self._incoming.put(raw(reply))
 
     def send_total(self, squares: float) -> None:
         """Request the update of all groups, with this sum of squares of the gradients."""

@@ -56,18 +56,18 @@ class RemoteMemoryxLink:
         self._arrived, self._sent = arrived, sent
         self.coming: deque[int | None] = deque()
         self.sending: deque[int] = deque()
-        self._answer = np.empty_like(SETTLED)
-        self._told_s = self._waited_s = 0.0  # time reported before, and time waited since
+        self._reply = np.empty_like(SETTLED)
+        self._reported_s = self._waited_s = 0.0  # time reported before, and time waited since
 
-    def ask(
+    def request(
         self,
         order: StoreRequest,
-        answer: Array | None = None,
+        reply: Array | None = None,
         number: bytes = b"",
         step: int = 0,
     ) -> None:
         """Send a request with a reply; replies arrive in order."""
-        self.link.ask(order, 0, self._answer if answer is None else answer, number, step)
+        self.link.request(order, 0, self._reply if reply is None else reply, number, step)
         self.coming.append(None)
 
     def take(self) -> tuple[int | None, float]:
@@ -76,9 +76,9 @@ class RemoteMemoryxLink:
         Also returns how long at most a checkpoint delayed it since the reply before.
         """
         self._wait(self._arrived)
-        told_s = self.link.held_s
-        held_s = min(told_s - self._told_s, self._waited_s)
-        self._told_s, self._waited_s = told_s, 0.0
+        reported_s = self.link.held_s
+        held_s = min(reported_s - self._reported_s, self._waited_s)
+        self._reported_s, self._waited_s = reported_s, 0.0
         return self.coming.popleft(), held_s
 
     def take_sent(self) -> None:
@@ -106,8 +106,8 @@ class RemoteLossReduction:
 
     def put(self, system: int, loss_sum: float) -> None:
         """Send a system's part of the loss."""
-        for end, answer in zip(self._ends, self._sums, strict=True):
-            end.ask(StoreRequest.LOSS, answer, NUMBER.pack(loss_sum))
+        for end, reply in zip(self._ends, self._sums, strict=True):
+            end.request(StoreRequest.LOSS, reply, NUMBER.pack(loss_sum))
 
     @property
     def is_finite(self) -> bool:
@@ -186,7 +186,7 @@ class RemoteWeights:
         step.
         """
         end = self._end_of[self._plan.deliveries[0]]
-        end.ask(StoreRequest.SCALE, self._scale, step=step)
+        end.request(StoreRequest.SCALE, self._scale, step=step)
         self._take_all(end)
         return float(self._scale[0])
 
@@ -195,7 +195,7 @@ class RemoteWeights:
         if self._is_settled:
             return
         for end in self._ends:
-            end.ask(StoreRequest.SETTLE)
+            end.request(StoreRequest.SETTLE)
         for end in self._ends:
             self._take_all(end)
             while end.sending:
@@ -222,7 +222,7 @@ class RemoteWeights:
     def _exchange(self) -> None:
         """Exchange the tasks' sums of squares; no update happens before."""
         for end, squares in zip(self._measuring, self._squares, strict=True):
-            end.ask(StoreRequest.SQUARES, squares)
+            end.request(StoreRequest.SQUARES, squares)
         for end in self._measuring:
             self._take_all(end)
         whole = total(square for each in self._squares for square in each)
@@ -230,15 +230,15 @@ class RemoteWeights:
             end.link.send_total(whole)
 
     def _forget_gradients(self, group: int) -> None:
-        """Free the memory of a large group's gradients, and of all if each group has its own place.
+        """Free the memory of a large group's gradients, and of any group that has its own memory.
 
         For a small group, allocating the memory again would cost more than it saves.
         """
         place = self._plan.groups[group]
         offset = gradients_offset(self._plan, place)
-        is_apart = not self._plan.has_window
+        has_own_memory = not self._plan.has_window
         nbytes = gradient_bytes(self._plan, place)
-        if offset is not None and (is_apart or nbytes >= PREFETCH_BYTES):
+        if offset is not None and (has_own_memory or nbytes >= PREFETCH_BYTES):
             self._memory.free_pages(offset, nbytes)
 
     def _load(self, group: int) -> None:
@@ -257,7 +257,7 @@ class RemoteWeights:
                 self._take_all(other)
         self._residency.clear(group)
         end.coming.append(group)
-        end.link.ask(StoreRequest.FETCH, group, self._slots[group])
+        end.link.request(StoreRequest.FETCH, group, self._slots[group])
 
     def _take_all(self, end: RemoteMemoryxLink) -> None:
         while end.coming:

@@ -147,13 +147,13 @@ class _Updating:
             if self._swarmx is not None and position == 0:
                 is_applied = self._swarmx[0].count()
             if is_applied:
-                self._tell(updated(self._updates, group, step, self._recorder))
+                self._notify(updated(self._updates, group, step, self._recorder))
             elif not self._updates.awaits_total:
-                self._tell((group,))
+                self._notify((group,))
         if self._updates.awaits_total:
             self._apply_total(step, is_applied)
 
-    def _tell(self, groups: Sequence[int]) -> None:
+    def _notify(self, groups: Sequence[int]) -> None:
         """Notify all wafers that these groups are done."""
         for wafer in self._wafers if groups else ():
             wafer.mailbox.held[0] = self._updates.held_s
@@ -180,7 +180,7 @@ class _Updating:
         wafer.gradients.take()  # the total over all tasks, computed by the wafer
         if is_applied:
             applied(self._updates, float(wafer.mailbox.total[0]), step, self._recorder)
-        self._tell(self._updates.order)
+        self._notify(self._updates.order)
 
 
 class _WaferLink:

@@ -4,9 +4,8 @@ Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTE
 CS system.
 """
 
-import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,13 +17,10 @@ from threadpoolctl import threadpool_limits
 from csrun.base import open_files
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
-from csrun.executable.arrays import Bytes
-from csrun.executable.bind import store_of
-from csrun.executable.shards import StoreShards
-from csrun.executable.store_places import AnyStore, ShardedStore, numbers_view
+from csrun.executable.store_places import numbers_view
 from csrun.executable.threads import threads_of
-from csrun.runtime.remote.store import StoreLink
-from csrun.runtime.remote.weights import GradientMemory, RemoteMemoryxLink, RemoteWeights
+from csrun.runtime.remote.weights import RemoteWeights
+from csrun.runtime.roles.wafer_memory import WaferMemory, stall_waiter
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.scale_rows import scale_rows
@@ -40,7 +36,6 @@ from csrun.runtime.step.swarmx import (
 )
 from csrun.runtime.step.timed import TimedWeights, timed
 from csrun.runtime.step.trace import LayerMarks, SpanRecorder, shared_recorder
-from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     ArenaOwner,
@@ -49,8 +44,6 @@ from csrun.runtime.step.weights import (
     StreamedWeights,
     Weights,
 )
-from csrun.runtime.store.backing import MEMORIES, mapped
-from csrun.runtime.store.pages import StorePages
 from csrun.runtime.store.store_mailbox import MailboxBlock, MemoryxLink
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
@@ -63,7 +56,6 @@ from csrun.runtime.wire.shared import (
     EndedByChief,
     SharedMemory,
     UpdatePauseCounter,
-    Waiter,
 )
 
 
@@ -153,7 +145,7 @@ class _Wafer:
             executable = executable.with_store(request.layout)
             self._recorder = shared_recorder(request.trace_steps, self._control)
             self._use_blas_threads(threads_of(executable.plan, request.cpus).blas)
-            self._memory = _WaferMemory(
+            self._memory = WaferMemory(
                 executable.plan,
                 request,
                 LayerMarks(self._recorder),
@@ -264,7 +256,7 @@ class _Wafer:
             counted = opened(closing(Counter(updates)))
             ends.append(
                 MemoryxLink(
-                    _waiter(counted, self._control, server, BRIEF_S),
+                    stall_waiter(counted, self._control, server, BRIEF_S),
                     opened(closing(Counter(delivered))),
                     opened(closing(MailboxBlock(SharedMemory.attach(mailbox), plan))),
                     pages.of(plan),
@@ -290,101 +282,6 @@ class _Wafer:
             for turn in range(request.rings)
         ]
         return RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN)
-
-
-class _WaferMemory:
-    """Arena and store, for any location of the store; all programs are bound to this memory.
-
-    owner: plan that defines the layout of the store.
-    arena: as large as the largest program needs.
-    """
-
-    def __init__(
-        self,
-        owner: Plan,
-        request: messages.LoadWafer,
-        marks: LayerMarks,
-        store_parts: list[int],
-        control: Channel,
-        resources: ExitStack,
-    ) -> None:
-        self.owner, self.runtime = owner, Runtime(request.seed, marks)
-        self.gate = UpdateGate(owner)  # of a store in the arena
-        self.remote: _RemoteStores | None = None
-        self.pages: list[StorePages] = []
-        self.store: AnyStore
-        self._shards = StoreShards.of(owner, max(1, request.servers))
-        self._opened = resources.enter_context
-        self.arena = self._opened(closing(SharedMemory.create("arena", owner.arena_bytes)))
-        if request.remote_stores:
-            names = request.remote_stores
-            self.remote = _RemoteStores(owner, names, store_parts, control, resources)
-            self.store = self.remote.gradients.bytes
-        elif request.servers:
-            self.store = self._mapped(request.disks, store_parts)
-        else:
-            self.store = self.resident
-
-    @property
-    def resident(self) -> Bytes:
-        """The store, if it is in the arena."""
-        return store_of(self.owner, self.arena.bytes, None)
-
-    def server_of(self, plan: Plan) -> tuple[int, ...]:
-        """Return the MemoryX task of each group of a program."""
-        return self._shards.servers_of(plan)
-
-    def _mapped(
-        self, disks: Sequence[messages.StoreOnDisk | None], store_parts: list[int]
-    ) -> AnyStore:
-        """Return the mapped stores of this machine's MemoryX tasks."""
-        memories, each = [], len(store_parts) // len(disks)
-        for server, disk in enumerate(disks):
-            parts = store_parts[each * server :][:MEMORIES]
-            store = mapped(self.owner, parts, disk, self._shards.own(self.owner, server))
-            self._opened(closing(store))
-            self.pages.append(store.pages)
-            memories.append(store.memory.bytes)
-        return memories[0] if len(memories) == 1 else ShardedStore(self._shards, memories)
-
-    def make_room(self, plan: Plan) -> None:
-        """Enlarge the arena for a program if needed; existing mappings stay valid."""
-        if plan.arena_bytes > len(self.arena.bytes):
-            self.arena = self._opened(closing(self.arena.resized(plan.arena_bytes)))
-
-
-class _RemoteStores:
-    """Stores of tasks on other machines: connections, and gradients until they are sent.
-
-    names: names of the other ends.
-    """
-
-    def __init__(
-        self,
-        owner: Plan,
-        names: Sequence[str],
-        connections: list[int],
-        control: Channel,
-        resources: ExitStack,
-    ) -> None:
-        self.gradients = GradientMemory(owner.store.nbytes)
-        self._ends = []
-        for server, (name, connection) in enumerate(zip(names, connections, strict=True)):
-            link = StoreLink(socket.socket(fileno=connection), name)
-            resources.enter_context(closing(link))
-            waiters = (_waiter(each, control, server) for each in (link.arrived, link.sent))
-            self._ends.append(RemoteMemoryxLink(link, *waiters))
-
-    def weights(self, plan: Plan, arena: Bytes, server_of: Sequence[int], number: int) -> Weights:
-        """Return the weights of a program, by its number."""
-        return RemoteWeights(plan, arena, self.gradients, self._ends, server_of, number)
-
-
-def _waiter(counter: Counter, control: Channel, server: int, brief_s: float = 0.0) -> Waiter:
-    def overdue(waited_s: float) -> None:
-        control.send(messages.WeightStall(waited_s, server))
-
-    return Waiter(counter, control, overdue, brief_s)
 
 
 def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) -> RingReader:

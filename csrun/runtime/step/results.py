@@ -156,9 +156,9 @@ def _of_samples(parts: Sequence[Array], spec: Output, samples: slice) -> Array:
     Shapes: each [..., outer B rows, ...]
     """
     before, after = parts[0].shape[: spec.axis], parts[0].shape[spec.axis + 1 :]
-    apart = [part.reshape(*before, spec.outer, -1, spec.rows, *after) for part in parts]
+    split = [part.reshape(*before, spec.outer, -1, spec.rows, *after) for part in parts]
     wanted = (*(slice(None) for _ in before), slice(None), samples)
-    found = np.concatenate(apart, axis=spec.axis + 1)[wanted]
+    found = np.concatenate(split, axis=spec.axis + 1)[wanted]
     rows = spec.outer * found.shape[spec.axis + 1] * spec.rows
     return found.reshape(*before, rows, *after)
 

@@ -54,11 +54,11 @@ class TimedWeights:
         """Return the loss scale of the step that begins."""
         found = 1.0
 
-        def look() -> None:
+        def read_scale() -> None:
             nonlocal found
             found = self._weights.loss_scale(step)
 
-        self.first_group_s += self._timed(look)
+        self.first_group_s += self._timed(read_scale)
         return found
 
     def settle(self) -> None:

@@ -19,11 +19,11 @@ class UpdateThreads:
     """A thread next to the one that requests updates, if the task has a CPU for it."""
 
     def __init__(self, processors: int) -> None:
-        self._beside = ThreadPoolExecutor(1, "update") if processors > 1 else None
+        self._executor = ThreadPoolExecutor(1, "update") if processors > 1 else None
 
     def over(self, program: UpdateProgram) -> UpdateProgram:
         """Return the same program with concurrent halves."""
-        if self._beside is None:
+        if self._executor is None:
             return program
         whole = enumerate(program.update)
         halves = program.halves
@@ -34,16 +34,16 @@ class UpdateThreads:
 
     def close(self) -> None:
         """Stop the thread."""
-        if self._beside is not None:
-            self._beside.shutdown()
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def _both(self, halves: Halves) -> Callable[[StepState], None]:
         front, back = halves
-        beside = self._beside
-        assert beside is not None
+        executor = self._executor
+        assert executor is not None
 
         def update(step: StepState) -> None:
-            done = beside.submit(_quiet, back, step)
+            done = executor.submit(_quiet, back, step)
             front(step)
             # It has not started, because other work uses the CPU: do not wait for it.
             if done.cancel():

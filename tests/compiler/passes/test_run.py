@@ -17,7 +17,7 @@ from csrun.compiler.passes.pass_manager import PASSES
 from csrun.compiler.passes.rewrite import Fusion, Pass, PassResult, Rewrite, Splitting
 from csrun.compiler.passes.rewrite_rules import Rule, replace_by_operator
 from csrun.context import DebugLevel, debug_level
-from csrun.estimator.compilation import observer_of
+from csrun.estimator.compile_observer import observer_of
 
 
 def test_rules_that_go_in_a_circle_are_stopped_and_named():

@@ -193,21 +193,21 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes
 @pytest.mark.parametrize(("storage", "size"), [(None, 4), (FLOAT16, 2), (BFLOAT16, 2)])
 def test_bytes_on_the_wire(tmp_path, monkeypatch, storage, size):
     """Each time that a group comes, or its gradients leave: so many bytes a number."""
-    ask, send = StoreLink.ask, StoreLink.send_gradients
+    request, send = StoreLink.request, StoreLink.send_gradients
     times, nbytes = Counter(), Counter()
 
-    def counted(link, order, group, answer, *more):
+    def counted(link, order, group, reply, *more):
         if order is StoreRequest.FETCH:
             times["come", group] += 1
-            nbytes["come", group] += answer.nbytes
-        ask(link, order, group, answer, *more)
+            nbytes["come", group] += reply.nbytes
+        request(link, order, group, reply, *more)
 
     def left(link, group, step, gradients, sent):
         times["left", group] += 1
         nbytes["left", group] += gradients.nbytes
         send(link, group, step, gradients, sent)
 
-    monkeypatch.setattr(StoreLink, "ask", counted)
+    monkeypatch.setattr(StoreLink, "request", counted)
     monkeypatch.setattr(StoreLink, "send_gradients", left)
     sizes = (32, 48, 16, 64, 32)
     network = Network(sizes, storage=storage)
