@@ -213,7 +213,7 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
     errors: list[TooLargeError] = []
     if options.is_streaming and not model.measures:
         try:
-            return place_model(model, laid_out(updates_beside=True), options, batch)
+            return place_model(model, laid_out(concurrent_updates=True), options, batch)
         except TooLargeError as error:
             errors.append(error)
     layout = laid_out()

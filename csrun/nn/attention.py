@@ -60,7 +60,7 @@ def _dropout_mask(query: Tensor, scores: tuple[int, ...], rate: float) -> Tensor
     Raises: TraceError unless the first axis is the batch
     """
     tracer, dependence = query.tracer, query.tracer.dependence(query)
-    if len(scores) != 4 or dependence.place != SampleAxis(0):
+    if len(scores) != 4 or dependence.sample_axis != SampleAxis(0):
         raise TraceError(
             f"{user_line()}: scaled_dot_product_attention: with dropout the query must be [batch, "
             f"heads, positions, features], batch first, got shape {list(query.shape)}"

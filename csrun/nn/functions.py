@@ -53,7 +53,7 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     others = prod(x.shape[a] for a in axes if a != dependence.axis)
     if not others:
         raise ShapeError(f"{user_line()}: mean: shape {list(x.shape)} has no elements")
-    return total / (sample_count(x) * float(others * dependence.place.count))
+    return total / (sample_count(x) * float(others * dependence.sample_axis.count))
 
 
 def sample_count(x: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ def fill_padding(x: Tensor, value: float) -> Tensor:
     if dependence.axis is None:
         return x
     if dependence.outer > 1:  # [T B] as [T, B]
-        apart = dependence.place.apart(x.shape)
-        return view(fill_padding(view(x, apart), value), x.shape)
+        split = dependence.sample_axis.split_sizes(x.shape)
+        return view(fill_padding(view(x, split), value), x.shape)
     place = {"dim": dependence.axis, "rows": dependence.rows}
     return tracer.emit(
         padding.MaskPaddingOp, x, tracer.valid_samples(), value=float(value), **place

@@ -111,7 +111,7 @@ class Dropout:
         """
         tracer, dependence = x.tracer, x.tracer.dependence(x)
         if dependence.outer > 1:  # [T B] as [T, B]
-            return view(self._mask(view(x, dependence.place.apart(x.shape))), x.shape)
+            return view(self._mask(view(x, dependence.sample_axis.split_sizes(x.shape))), x.shape)
         axis = dependence.axis or 0
         others = tuple(d for d in range(len(x.shape)) if d != axis)
         shape = [x.shape[d] for d in (axis, *others)] if x.shape else []

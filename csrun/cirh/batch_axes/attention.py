@@ -11,7 +11,7 @@ from csrun.cirh.batch_axes.base import (
     Rules,
     combine_dependences,
     follow_gradient,
-    is_alike,
+    is_constant_along,
     linear,
 )
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
@@ -29,7 +29,7 @@ def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
     masks = [
         one
         for value, one in zip(op.operands[first:], of[first:], strict=True)
-        if one.over is not SAME or not is_alike(value, -4)
+        if one.over is not SAME or not is_constant_along(value, -4)
     ]
     if any(len(shape_of(type_of(value))) < 4 for value in op.operands[first:]) and masks:
         return LOST

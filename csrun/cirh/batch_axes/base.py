@@ -49,12 +49,12 @@ class Dependence:
         """Return the same value with its samples on another axis; of the whole batch if on none."""
         return LOST if axis is None else replace(self, axis=axis)
 
-    def at(self, place: "SampleAxis") -> "Dependence":
-        """Return the same value with its samples in another place."""
-        return replace(self, axis=place.axis, outer=place.outer, rows=place.rows)
+    def at(self, sample_axis: "SampleAxis") -> "Dependence":
+        """Return the same value with its samples along another axis."""
+        return replace(self, axis=sample_axis.axis, outer=sample_axis.outer, rows=sample_axis.rows)
 
     @property
-    def place(self) -> "SampleAxis":
+    def sample_axis(self) -> "SampleAxis":
         """Axis and stride of the samples."""
         return SampleAxis(self.axis, self.outer, self.rows)
 
@@ -77,7 +77,7 @@ class SampleAxis:
         """Number of rows of the axis per sample."""
         return self.outer * self.rows
 
-    def apart(self, sizes: Sequence[int]) -> tuple[int, ...]:
+    def split_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Return the shape with all samples, once, on a separate axis, the one after `axis`."""
         if self.axis is None:
             return tuple(sizes)
@@ -98,7 +98,7 @@ def fixed(op: Operation, of: Sequence[Dependence]) -> Dependence:
     return FIXED
 
 
-def is_alike(value: SSAValue, axis: int) -> bool:
+def is_constant_along(value: SSAValue, axis: int) -> bool:
     """Return whether a value is constant along an axis, counted from the last one: -1, -2, …"""
     own = shape_of(type_of(value))
     if -axis > len(own) or own[axis] == 1:
@@ -107,13 +107,13 @@ def is_alike(value: SSAValue, axis: int) -> bool:
         case FullOp():
             return True
         case ExpandOp() as op:
-            return is_alike(op.x, axis)
+            return is_constant_along(op.x, axis)
         case ViewOp() as op:
-            return len(shape_of(type_of(op.x))) <= 1 and is_alike(op.x, -1)
+            return len(shape_of(type_of(op.x))) <= 1 and is_constant_along(op.x, -1)
         case ElementwiseOp() as op if "dim" not in op.properties:
-            return all(is_alike(operand, axis) for operand in op.operands)
+            return all(is_constant_along(operand, axis) for operand in op.operands)
         case MmOp() | AddmmOp() as op:
-            return axis == -2 and is_alike(op.lhs, -2)
+            return axis == -2 and is_constant_along(op.lhs, -2)
         case ConstantOp() as op:
             rows = np.moveaxis(op.array(), axis, 0)
             return bool((rows == rows[:1]).all())
@@ -142,7 +142,7 @@ def combine_dependences(
     """Return the dependence of values that all have samples on the same axis, before axis
     `before`.
     """
-    if len({one.place for one in samples}) > 1:
+    if len({one.sample_axis for one in samples}) > 1:
         return LOST
     mixed = any(one.over is not SAMPLES for one in samples)
     found = by_samples(samples[0], others, before)
@@ -155,4 +155,4 @@ def by_samples(one: Dependence, others: Sequence[Dependence], before: int) -> De
     if one.axis >= before or any(other.axis is not None for other in others):
         return LOST
     alone = one.over is SAMPLES and all(other.over is SAME for other in others)
-    return Dependence(SAMPLES if alone else MIXED).at(one.place)
+    return Dependence(SAMPLES if alone else MIXED).at(one.sample_axis)

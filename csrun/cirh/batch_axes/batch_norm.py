@@ -40,7 +40,7 @@ def _of_rows(op: Operation, samples: Sequence[Dependence]) -> tuple[Dependence, 
     found = combine_dependences(samples, (), 1)
     parts = "by_minibatch" in op.properties and found.over is SAMPLES
     over = SAMPLES if parts else MIXED
-    own = LOST if found.axis is None else Dependence(over).at(found.place)
+    own = LOST if found.axis is None else Dependence(over).at(found.sample_axis)
     return own, *(Dependence(PART) if parts else OF_THE_BATCH for _ in op.results[1:])
 
 

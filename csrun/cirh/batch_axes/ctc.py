@@ -11,7 +11,7 @@ from csrun.cirh.batch_axes.base import (
     SAMPLES,
     Dependence,
     Rules,
-    is_alike,
+    is_constant_along,
 )
 from csrun.cirh.ops.ctc import CtcLossBackwardOp, CtcLossOp
 from csrun.cirh.types import shape_of, type_of
@@ -42,14 +42,16 @@ def _by_sample(
     given = list(zip(op.operands, of, strict=True))
     others = [one for value, one in given if value is not op.log_probs and one.axis is not None]
     (log_probs,) = (one for value, one in given if value is op.log_probs)
-    if log_probs.axis != 1 or any(one.place != log_probs.on(0).place for one in others):
+    if log_probs.axis != 1 or any(one.sample_axis != log_probs.on(0).sample_axis for one in others):
         return LOST
     alone = all(
         one.over is SAMPLES
-        or (one.over is SAME and is_alike(value, -len(shape_of(type_of(value)))))
+        or (one.over is SAME and is_constant_along(value, -len(shape_of(type_of(value)))))
         for value, one in given
     )
-    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(log_probs.on(axis).place)
+    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(
+        log_probs.on(axis).sample_axis
+    )
 
 
 RULES: Rules = {CtcLossOp: loss, CtcLossBackwardOp: backward}

@@ -13,7 +13,7 @@ from csrun.cirh.batch_axes.base import (
     SAMPLES,
     Dependence,
     SampleAxis,
-    is_alike,
+    is_constant_along,
 )
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.types import is_float, shape_of, type_of
@@ -29,19 +29,20 @@ def elementwise(op: Operation, of: Sequence[Dependence]) -> Dependence:
             axis = one.axis + len(out) - len(own)
             if own[one.axis] != out[axis]:
                 return LOST
-            found.add(one.on(axis).place)
+            found.add(one.on(axis).sample_axis)
     if not found:
         return Dependence(PART) if _is_linear(op, of) else OF_THE_BATCH
     if len(found) > 1:
         return LOST
-    (place,) = found
-    assert place.axis is not None, "a place of samples"
+    (sample_axis,) = found
+    assert sample_axis.axis is not None, "an axis of samples"
     alone = all(
-        one.over is SAMPLES or (one.over is SAME and is_alike(value, place.axis - len(out)))
+        one.over is SAMPLES
+        or (one.over is SAME and is_constant_along(value, sample_axis.axis - len(out)))
         for value, one in zip(op.operands, of, strict=True)
     )
     padding = 0 if _is_zero_in_padding(op, of) else None
-    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(place)
+    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(sample_axis)
 
 
 def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:

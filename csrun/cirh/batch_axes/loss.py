@@ -12,7 +12,7 @@ from csrun.cirh.ops.base import integer
 
 def nll_loss(op: Operation, of: Sequence[Dependence]) -> Dependence:
     x, labels = of
-    if x.axis != 0 or x.place != labels.place:
+    if x.axis != 0 or x.sample_axis != labels.sample_axis:
         return LOST
     over = PART if x.over is labels.over is SAMPLES else MIXED
     return Dependence(over, counts_padding=not ignores_padding(op, labels))
@@ -20,11 +20,11 @@ def nll_loss(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 def nll_loss_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     grad, x, labels = of
-    if x.axis != 0 or x.place != labels.place:
+    if x.axis != 0 or x.sample_axis != labels.sample_axis:
         return LOST
     alone = x.over is labels.over is SAMPLES and grad.over is SAME
     padding = 0 if ignores_padding(op, labels) else None
-    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(x.place)
+    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(x.sample_axis)
 
 
 def ignores_padding(op: Operation, labels: Dependence) -> bool:

@@ -14,7 +14,7 @@ from csrun.cirh.batch_axes.base import (
     SAMPLES,
     Dependence,
     Rules,
-    is_alike,
+    is_constant_along,
     linear,
     sum_of_samples,
 )
@@ -31,12 +31,12 @@ def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """
     left, right = of
     if (left.axis, right.axis) == (1, 0):
-        same = left.on(0).place == right.place
+        same = left.on(0).sample_axis == right.sample_axis
         return sum_of_samples(left, right) if same else LOST
     lhs, rhs = op.operands[-2:]
-    if left.axis == 1 and right.over is SAME and is_alike(rhs, -2):
+    if left.axis == 1 and right.over is SAME and is_constant_along(rhs, -2):
         return sum_of_samples(left)
-    if right.axis == 0 and left.over is SAME and is_alike(lhs, -1):
+    if right.axis == 0 and left.over is SAME and is_constant_along(lhs, -1):
         return sum_of_samples(right)
     if left.axis == 0 and right.axis is None:
         return replace(left, over=SAMPLES if (left.over, right.over) == (SAMPLES, SAME) else MIXED)
@@ -51,16 +51,16 @@ def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Per sample over a leading axis, else as a product of two matrices."""
     left, right = of
     ranks = [len(shape_of(type_of(value))) for value in (*op.operands, op.results[0])]
-    places = [
+    axes = [
         None if one.axis is None else one.axis - rank for one, rank in zip(of, ranks, strict=False)
     ]
-    if any(place is not None and place < -2 for place in places):
-        return elementwise(op, of) if not {-1, -2} & set(places) else LOST
-    if places == [-1, -2] and left.on(right.axis).place == right.place:
+    if any(axis is not None and axis < -2 for axis in axes):
+        return elementwise(op, of) if not {-1, -2} & set(axes) else LOST
+    if axes == [-1, -2] and left.on(right.axis).sample_axis == right.sample_axis:
         return sum_of_samples(left, right)
-    if places[0] == -2 and right.over is SAME:
+    if axes[0] == -2 and right.over is SAME:
         return linear(left.on(ranks[2] - 2))
-    if places[1] == -1 and left.over is SAME:
+    if axes[1] == -1 and left.over is SAME:
         return linear(right.on(ranks[2] - 1))
     return OF_THE_BATCH if left.axis is right.axis is None else LOST
 

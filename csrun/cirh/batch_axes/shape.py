@@ -13,7 +13,7 @@ from csrun.cirh.batch_axes.base import (
     Dependence,
     Rules,
     SampleAxis,
-    is_alike,
+    is_constant_along,
     linear,
 )
 from csrun.cirh.ops import concatenation, shape
@@ -27,7 +27,7 @@ def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
     if one.axis is None:
         return one
     old, new = shape_of(type_of(op.operands[0])), shape_of(type_of(op.results[0]))
-    samples, before = old[one.axis] // one.place.count, prod(old[: one.axis]) * one.outer
+    samples, before = old[one.axis] // one.sample_axis.count, prod(old[: one.axis]) * one.outer
     if not samples or not before or not all(new):
         return LOST
     fitting = [
@@ -38,9 +38,9 @@ def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
     ]
     if not fitting:
         return LOST
-    least = min(place.outer for place in fitting)
-    first, *others = [place for place in fitting if place.outer == least]
-    same = [place for place in (first, *others) if place.axis == one.axis]
+    least = min(each.outer for each in fitting)
+    first, *others = [each for each in fitting if each.outer == least]
+    same = [each for each in (first, *others) if each.axis == one.axis]
     return one.at(same[0] if same else first)  # with one sample any axis would do
 
 
@@ -92,12 +92,12 @@ def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
     own = [one for one in of if one.axis is not None]
     if not own:
         return Dependence(of[0].over if len({one.over for one in of}) == 1 else MIXED)
-    first, places = own[0], {one.place for one in own}
-    if len(places) > 1 or first.axis is None or first.axis == integer(op.properties, "dim"):
+    first, sample_axes = own[0], {one.sample_axis for one in own}
+    if len(sample_axes) > 1 or first.axis is None or first.axis == integer(op.properties, "dim"):
         return LOST
-    place = first.axis - len(shape_of(type_of(op.results[0])))
+    from_end = first.axis - len(shape_of(type_of(op.results[0])))
     others = [(value, one) for value, one in zip(op.operands, of, strict=True) if one not in own]
-    if not all(one.over is SAME and is_alike(value, place) for value, one in others):
+    if not all(one.over is SAME and is_constant_along(value, from_end) for value, one in others):
         return LOST
     over = first.over if len({one.over for one in own}) == 1 else MIXED
     padding = first.padding if len({one.padding for one in of}) == 1 else None

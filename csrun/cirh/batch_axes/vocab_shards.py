@@ -28,7 +28,7 @@ from csrun.cirh.types import shape_of, type_of
 def add_product(op: Operation, of: Sequence[Dependence]) -> Dependence:
     before, *factors = of
     found = product(op, factors)
-    if before.place != found.place:
+    if before.sample_axis != found.sample_axis:
         return LOST
     return replace(
         found,
@@ -51,10 +51,10 @@ def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 def of_rows(of: Sequence[Dependence]) -> Dependence:
     """Rule of values that all have samples on the first axis."""
     first = of[0]
-    if first.axis != 0 or len({one.place for one in of}) > 1:
+    if first.axis != 0 or len({one.sample_axis for one in of}) > 1:
         return LOST
     over = SAMPLES if all(one.over is SAMPLES for one in of) else MIXED
-    return Dependence(over).at(first.place)
+    return Dependence(over).at(first.sample_axis)
 
 
 def log_sum_exp(op: Operation, of: Sequence[Dependence]) -> Dependence:

@@ -272,10 +272,10 @@ def fold_windows(windows: Windows, seen: Any, image: Pair) -> Any:
     height, width = image[0] + 2 * rows, image[1] + 2 * columns
     padded = np.zeros((*seen.shape[:2], height, width), seen.dtype)
     (down, right), (down_in, right_in) = windows.stride, windows.dilation
-    places = seen.shape[2:4]
+    counts = seen.shape[2:4]
     for i, j in np.ndindex(*windows.size):
         above, left = i * down_in, j * right_in
-        below, behind = above + (places[0] - 1) * down + 1, left + (places[1] - 1) * right + 1
+        below, behind = above + (counts[0] - 1) * down + 1, left + (counts[1] - 1) * right + 1
         padded[:, :, above:below:down, left:behind:right] += seen[..., i, j]
     return padded[:, :, rows : height - rows, columns : width - columns]
 

@@ -110,8 +110,8 @@ def _slopes(log_probs: Any, states: Any, loss: Any) -> Any:
     after = paths(log_probs[::-1], states[::-1])[:0:-1, ::-1]
     found = np.exp(log_probs)
     shares = np.exp(before + after - log_probs[:, states] + loss)
-    places: Any = slice(None), states
-    np.subtract.at(found, places, shares)
+    index: Any = slice(None), states
+    np.subtract.at(found, index, shares)
     return np.where(np.isinf(loss) | np.isneginf(log_probs), np.nan, found)
 
 

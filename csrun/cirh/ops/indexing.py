@@ -156,9 +156,9 @@ class IndexSelectBackwardOp(IndexingBackwardOp):
 
 def _mesh(indices: Any, dim: int) -> tuple[Any, ...]:
     """Return the indices of all elements, axis by axis."""
-    places = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
-    places[dim] = indices
-    return tuple(places)
+    index = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    index[dim] = indices
+    return tuple(index)
 
 
 OPS = (GatherOp, GatherBackwardOp, IndexSelectOp, IndexSelectBackwardOp)

@@ -68,9 +68,9 @@ class EmbeddingPartOp(CirhOp):
         """Rows of the weight, in place of those of `before`."""
         shape = (*indices.shape, weight.shape[1])
         out = np.zeros(shape, weight.dtype) if before is None else before.copy()
-        places = indices - integer(self.properties, "first")
-        inside = (places >= 0) & (places < len(weight))
-        out[inside] = weight[places[inside]]
+        local = indices - integer(self.properties, "first")
+        inside = (local >= 0) & (local < len(weight))
+        out[inside] = weight[local[inside]]
         return out
 
 
@@ -103,11 +103,11 @@ class EmbeddingPartBackwardOp(CirhOp):
     def compute(self, grad: Any, indices: Any) -> Any:
         """Gradients summed by row of the shard."""
         out = np.zeros((integer(self.properties, "rows"), grad.shape[-1]), grad.dtype)
-        places = indices - integer(self.properties, "first")
-        inside = (places >= 0) & (places < len(out))
+        local = indices - integer(self.properties, "first")
+        inside = (local >= 0) & (local < len(out))
         padding = integer(self.properties, "padding_idx")
         inside &= (indices != padding) | (padding == NO_PADDING)
-        np.add.at(out, places[inside], grad[inside])
+        np.add.at(out, local[inside], grad[inside])
         return out
 
 
@@ -143,9 +143,9 @@ class LogSumExpPartOp(CirhOp):
         picked = np.zeros_like(sums)
         if before:
             sums, picked = np.logaddexp(before[0], sums), before[1].copy()
-        places = labels - integer(self.properties, "first")
-        inside = (places >= 0) & (places < x.shape[1])
-        picked[inside] = x[inside, places[inside]]
+        local = labels - integer(self.properties, "first")
+        inside = (local >= 0) & (local < x.shape[1])
+        picked[inside] = x[inside, local[inside]]
         return sums, picked
 
 
@@ -200,9 +200,9 @@ class NllLossPartBackwardOp(CirhOp):
     def compute(self, grad: Any, x: Any, sums: Any, labels: Any) -> Any:
         """Shapes: grad scalar, x [N, C], sums, labels [N] -> [N, C]"""
         out = np.exp(x - sums[:, None])
-        places = labels - integer(self.properties, "first")
-        inside = (places >= 0) & (places < x.shape[1])
-        out[inside, places[inside]] -= 1
+        local = labels - integer(self.properties, "first")
+        inside = (local >= 0) & (local < x.shape[1])
+        out[inside, local[inside]] -= 1
         out[labels == integer(self.properties, "ignore_index")] = 0
         return out * grad
 

@@ -154,10 +154,10 @@ def _ranges(
         itemsize = np.dtype(p.dtype).itemsize
         start = (p.offset_bytes - group.offset_bytes) // itemsize
         stop = start + nbytes_of_parameter(p) // itemsize
-        alike = ranges and (ranges[-1].optimizer, ranges[-1].stop) == (optimizer, start)
+        continues = ranges and (ranges[-1].optimizer, ranges[-1].stop) == (optimizer, start)
         if isinstance(optimizer, PerTensor) or updates.form.clipping.clip_each is not None:
             ranges.append(ElementRange(start, start + prod(p.shape), optimizer, is_tensor=True))
-        elif alike:
+        elif continues:
             ranges[-1] = ElementRange(ranges[-1].start, stop, optimizer)
         else:
             ranges.append(ElementRange(start, stop, optimizer))

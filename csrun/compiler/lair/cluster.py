@@ -49,7 +49,7 @@ class Cluster:
     layers: set[str]
     place: int
     readers: list[_OutsideReader] = field(default_factory=list)  # a heap
-    apart: set["Cluster"] = field(default_factory=set)  # clusters that it can never be fused with
+    unfusable: set["Cluster"] = field(default_factory=set)  # clusters it can never be fused with
     is_closed: bool = False
 
     @property
@@ -152,14 +152,14 @@ class _Clustering:
 
     def _loops_of_both(self, one: Cluster, other: Cluster) -> frozenset[int]:
         """Return the loops that clusters which read each other have in common."""
-        if other in one.apart:
+        if other in one.unfusable:
             return frozenset()
         small, large = sorted((one, other), key=lambda c: len(c.members))
         loops = self._kept(one.loops & other.loops, small.members, [large])
         loops = self._kept(loops, self._readers_in(small, large), [small])
         if not loops:
-            one.apart.add(other)
-            other.apart.add(one)
+            one.unfusable.add(other)
+            other.unfusable.add(one)
         return loops
 
     def _kept(
@@ -216,9 +216,9 @@ class _Clustering:
                 continue
             largest.members += part.members
             largest.layers |= part.layers
-            largest.apart |= part.apart
-            for other in part.apart:
-                other.apart.add(largest)
+            largest.unfusable |= part.unfusable
+            for other in part.unfusable:
+                other.unfusable.add(largest)
             for reader in part.readers:
                 heappush(largest.readers, reader)
             for member in part.members:

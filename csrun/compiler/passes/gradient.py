@@ -98,11 +98,11 @@ class _Differentiation:
         grad = self._grads[op.out]
         grad.name_hint = f"{op.out.name_hint or 'parameter'}_grad"
         with self._builder.in_scope(op.where):
-            algorithm, options = self._minimize.algorithm, together_of(self._minimize)
+            algorithm, options = self._minimize.algorithm, joint_options_of(self._minimize)
             self._builder.effect(ApplyGradientOp, op.out, grad, algorithm=algorithm, **options)
 
 
-def together_of(op: MinimizeOp | ApplyGradientOp) -> dict[str, Attribute]:
+def joint_options_of(op: MinimizeOp | ApplyGradientOp) -> dict[str, Attribute]:
     """Return options of a learning algorithm that concern all gradients jointly."""
     names = (*Clipping.of(op).options(), "loss_scaling")
     return {name: op.properties[name] for name in names if name in op.properties}

@@ -145,12 +145,12 @@ class _WordInsertion:
         Rewriter.insert_op(made, InsertPoint.after(lookup))
 
     def _converted(
-        self, kind: type[ConvertingOp], value: SSAValue, beside: Operation
+        self, kind: type[ConvertingOp], value: SSAValue, anchor: Operation
     ) -> ConvertingOp:
-        scope = beside.properties.get("scope")
+        scope = anchor.properties.get("scope")
         own = {} if scope is None else {"scope": scope}
         made = kind.of([value], **self._options, **own)
-        made.location = beside.location
+        made.location = anchor.location
         return made
 
 

@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.cirh.algorithms import Algorithm
 from csrun.cirh.ops.learning import UPDATES, ApplyGradientOp
 from csrun.cirh.ops.model import ParameterOp
-from csrun.compiler.passes.gradient import together_of
+from csrun.compiler.passes.gradient import joint_options_of
 from csrun.compiler.passes.rewrite import Pass, PassResult
 
 
@@ -37,7 +37,7 @@ def _update(operation: ApplyGradientOp) -> Operation:
     kind = UPDATES[type(algorithm)]
     own = algorithm.for_parameter(parameter.symbol.data)
     operands = (operation.parameter, operation.grad)
-    options = together_of(operation)
+    options = joint_options_of(operation)
     if operation.earlier_updates is not None:
         options["earlier_updates"] = operation.earlier_updates
     return kind.of(operands, scope=operation.where, algorithm=own, **options)

@@ -159,14 +159,14 @@ def _before(op: Operation) -> Builder:
 class _ShardedMatrix:
     """Rewrites the users of one matrix to use its shards.
 
-    beside: for operators of the backward pass, the terms of the gradient that are computed next to
-        them.
+    terms_after: for operators of the backward pass, the terms of the gradient that are computed
+        right after them.
     """
 
     def __init__(self, uses: Uses, parts: list[WeightShard]) -> None:
         self._uses = uses
         self._parts = parts
-        self._beside: dict[Operation, list[Term]] = {}
+        self._terms_after: dict[Operation, list[Term]] = {}
         self._gradients: dict[Term, dict[WeightShard, SSAValue]] = {term: {} for term in uses.terms}
         self._sums: dict[Loss, SSAValue] = {}
         self._biases: dict[Loss, SSAValue] = {}
@@ -191,7 +191,7 @@ class _ShardedMatrix:
             found[loss.forward] = partial(self._loss, loss)
             if loss.gradient is not None:
                 found[loss.gradient] = partial(self._loss_backward, loss)
-        found |= {term.op: partial(self._alone, term) for term in uses.terms}
+        found |= {term.op: partial(self._write_term, term) for term in uses.terms}
         if uses.update is not None:
             found[uses.update] = partial(self._update, uses.update)
         return found
@@ -215,7 +215,7 @@ class _ShardedMatrix:
             anchors = (found[base] for base in bases if base in found)
             for anchor in anchors:
                 if all(made[base] <= places[anchor] for base in bases):
-                    self._beside.setdefault(anchor, []).append(term)
+                    self._terms_after.setdefault(anchor, []).append(term)
                     break
 
     def _in_turn(self) -> list[WeightShard]:
@@ -309,11 +309,11 @@ class _ShardedMatrix:
     def _make_terms(
         self, builder: Builder, op: Operation, part: WeightShard, own: SSAValue | None = None
     ) -> None:
-        for term in self._beside.get(op, ()):
+        for term in self._terms_after.get(op, ()):
             whole = None if own is None else op.results[0]
             self._gradients[term][part] = _term(builder, term, part, whole, own)
 
-    def _alone(self, term: Term) -> None:
+    def _write_term(self, term: Term) -> None:
         """Write a term that is not part of a sum."""
         if not self._gradients[term]:
             builder = _before(term.op)

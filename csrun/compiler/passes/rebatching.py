@@ -107,12 +107,12 @@ class _PartBuilder:
         self._made: dict[SSAValue, SSAValue] = {}
         self._order: list[Operation] = []
         self._resized: dict[SSAValue, dict[tuple[int, int], SSAValue]] = {}
-        self._beside: dict[Operation, list[Operation]] = {}
+        self._added_after: dict[Operation, list[Operation]] = {}
 
     @property
     def operations(self) -> list[Operation]:
         """Operators built so far, in order."""
-        return [each for op in self._order for each in (op, *self._beside.get(op, ()))]
+        return [each for op in self._order for each in (op, *self._added_after.get(op, ()))]
 
     def make(self, op: Operation) -> None:
         """Build the operator for a part.
@@ -142,7 +142,7 @@ class _PartBuilder:
         """Return the sizes of a part's value, from the batch's."""
         if one.axis is None:
             return tuple(sizes)
-        count = one.place.count
+        count = one.sample_axis.count
         if sizes[one.axis] != self.batch * count:
             raise VerifyException(f"shape {list(sizes)} does not have {count} rows per sample")
         rows = self._samples * count
@@ -158,14 +158,14 @@ class _PartBuilder:
         """Return the replacement of an operand; one without samples gets the part's rows."""
         operand = op.operands[number]
         made, own = self._made[operand], shape_of(type_of(operand))
-        one = self._samples_beside(op, number)
+        one = self._samples_of_others(op, number)
         if one is None or one.axis is None or self._found[operand].axis is not None:
             return made
         if one.axis < 0 or own[one.axis] == 1:
             return made
-        return self._alike(made, one.axis, self._samples * one.place.count)
+        return self._constant_along(made, one.axis, self._samples * one.sample_axis.count)
 
-    def _samples_beside(self, op: CirhOp, number: int) -> Dependence | None:
+    def _samples_of_others(self, op: CirhOp, number: int) -> Dependence | None:
         """Return axis and rows per sample of an operand that must match others with samples."""
         rank = len(shape_of(type_of(op.operands[number])))
         if isinstance(op, MmOp | AddmmOp):
@@ -183,7 +183,7 @@ class _PartBuilder:
         axis = one.axis - len(shape_of(type_of(op.results[0]))) + rank
         return None if isinstance(op, MatmulOp) and axis >= rank - 2 else one.on(axis)
 
-    def _alike(self, value: SSAValue, axis: int, rows: int) -> SSAValue:
+    def _constant_along(self, value: SSAValue, axis: int, rows: int) -> SSAValue:
         """Return a value that is constant along an axis, with this many rows there."""
         known = self._resized.setdefault(value, {})
         if (axis, rows) not in known:
@@ -191,17 +191,15 @@ class _PartBuilder:
             assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
             new = self._with_rows(owner, axis, rows)
             new.location = owner.location
-            self._beside.setdefault(owner, []).append(new)
+            self._added_after.setdefault(owner, []).append(new)
             known[axis, rows] = new.results[0]
         return known[axis, rows]
 
     def _with_rows(self, op: CirhOp, axis: int, rows: int) -> CirhOp:
-        """Return an operator of equal rows, as `is_alike` finds them, with another number of
-        them.
-        """
+        """Return an operator with another number of equal rows (see `is_constant_along`)."""
         kind = type_of(op.results[0])
         sizes = *shape_of(kind)[:axis], rows, *shape_of(kind)[axis + 1 :]
-        place = axis - len(sizes)
+        from_end = axis - len(sizes)
         match op:
             case FullOp():
                 return FullOp.declare(tensor_type(sizes, dtype_of(kind)), **op.properties)
@@ -211,27 +209,27 @@ class _PartBuilder:
                 return ConstantOp.declare(tensor_type(sizes, dtype_of(kind)), **given)
             case ExpandOp():
                 given = {**op.properties, "shape": sizes}
-                return ExpandOp.of([self._of_rows(op.x, place, rows)], **given)
+                return ExpandOp.of([self._of_rows(op.x, from_end, rows)], **given)
             case ViewOp():  # of a row whose numbers are all equal
                 one = self._of_rows(op.x, -1, 1)
                 return ExpandOp.of([one], **{**op.properties, "shape": attribute(sizes)})
             case MmOp() | AddmmOp():
                 *bias, lhs, rhs = op.operands
-                operands = [*bias, self._of_rows(lhs, place, rows), rhs]
+                operands = [*bias, self._of_rows(lhs, from_end, rows), rhs]
             case _:
-                operands = [self._of_rows(x, place, rows) for x in op.operands]
+                operands = [self._of_rows(x, from_end, rows) for x in op.operands]
         return type(op).of(operands, **op.properties)
 
-    def _of_rows(self, value: SSAValue, place: int, rows: int) -> SSAValue:
+    def _of_rows(self, value: SSAValue, from_end: int, rows: int) -> SSAValue:
         """Return an operand with this many rows on an axis, counted from the last one; or with its
         single row.
         """
-        if _has_one_row(value, place):
+        if _has_one_row(value, from_end):
             return value
-        return self._alike(value, len(shape_of(type_of(value))) + place, rows)
+        return self._constant_along(value, len(shape_of(type_of(value))) + from_end, rows)
 
 
-def _has_one_row(value: SSAValue, place: int) -> bool:
+def _has_one_row(value: SSAValue, from_end: int) -> bool:
     """Return whether it is broadcast along an axis, counted from the last one."""
     sizes = shape_of(type_of(value))
-    return -place > len(sizes) or sizes[place] == 1
+    return -from_end > len(sizes) or sizes[from_end] == 1

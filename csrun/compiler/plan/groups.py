@@ -63,19 +63,21 @@ def group_layers(
     forward: Uses,
     backward: Uses,
     group_bytes: int,
-    updates_beside: bool = False,
+    concurrent_updates: bool = False,
     stored: Sequence[str] = (),
 ) -> list[tuple[str, ...]]:
     """Return the groups in the order of their first use, each with its layers in order.
 
-    sizes: the bytes of each layer's weights; group_bytes: of layers in a row that travel together;
-    updates_beside: one's update may go beside another's gradients, so there are two where one would
-    be; stored: layers of the store that the program uses, in their order there: they come first
+    sizes: bytes of each layer's weights.
+    group_bytes: bytes of consecutive layers that travel together.
+    concurrent_updates: a group may be updated while the gradients of another are computed, so
+        there are at least two groups.
+    stored: layers of the store that the program uses, in their order there; they come first.
     """
     places = {layer: place for place, layer in enumerate(stored)}
     parts = _parts(sizes, list(forward), list(backward), places)
     groups = _absorbed(_packed(parts, 1, group_bytes), group_bytes)
-    if updates_beside and len(groups) == 1:
+    if concurrent_updates and len(groups) == 1:
         groups = _halved(groups[0])
     return [tuple(chain.from_iterable(part.layers for part in group)) for group in groups]
 
@@ -93,8 +95,8 @@ def _parts(
     order = sorted(sizes, key=lambda layer: stored.get(layer, len(stored)))
     sizes = {layer: sizes[layer] for layer in order}
     uses = [*forward, *backward]
-    uses += _spans(_bound_together(sizes, uses), stored)
-    first_of = _bound_together(sizes, uses)
+    uses += _spans(_first_of_bound(sizes, uses), stored)
+    first_of = _first_of_bound(sizes, uses)
     members: dict[str, list[str]] = {}
     for layer in sizes:
         members.setdefault(first_of[layer], []).append(layer)
@@ -139,7 +141,7 @@ def _spans(first_of: Mapping[str, str], stored: Mapping[str, int]) -> list[froze
     return [frozenset(x for x in known if a <= stored[x] <= b) for a, b in wide]
 
 
-def _bound_together(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) -> dict[str, str]:
+def _first_of_bound(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) -> dict[str, str]:
     """Return for each layer the first layer of those that kernels use together with it."""
     above = {layer: layer for layer in sizes}
 
@@ -203,9 +205,9 @@ def _packed(parts: Sequence[_LayerUnit], depth: int, group_bytes: int) -> list[R
 def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
     """Merge small groups into the next one, else into the previous one."""
 
-    def is_small(group: Run, beside: Run) -> bool:
+    def is_small(group: Run, neighbour: Run) -> bool:
         nbytes = _nbytes(group)
-        return nbytes < group_bytes and SMALL_SHARE * nbytes <= _nbytes(beside)
+        return nbytes < group_bytes and SMALL_SHARE * nbytes <= _nbytes(neighbour)
 
     forwards: list[Run] = []
     # From the last one on, so that several small ones in a row are merged into the same one.

@@ -30,14 +30,16 @@ def place_groups(
     order: groups in the order of a step's visits.
     ahead_bytes: space for prefetched weights next to the largest group, or another one as large.
     """
-    beside: list[set[int]] = [set() for _ in sizes]
+    neighbours: list[set[int]] = [set() for _ in sizes]
     for group, following in pairwise(order):
         if group != following:
-            beside[group].add(following)
-            beside[following].add(group)
-    pairs = (sizes[group] + max((sizes[b] for b in beside[group]), default=0) for group in {*order})
+            neighbours[group].add(following)
+            neighbours[following].add(group)
+    pairs = (
+        sizes[group] + max((sizes[b] for b in neighbours[group]), default=0) for group in {*order}
+    )
     least, largest = max(pairs, default=0), max((sizes[group] for group in {*order}), default=0)
-    plans = [_placed(sizes, order, beside, length) for length in (least, 2 * largest)]
+    plans = [_placed(sizes, order, neighbours, length) for length in (least, 2 * largest)]
     if (length := largest + min(largest, ahead_bytes)) > least:
         plans.insert(0, _in_ring(sizes, order, length))
     offsets, _ = min(plans, key=lambda plan: plan[1])
@@ -70,7 +72,7 @@ def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list
 
 
 def _placed(
-    sizes: Sequence[int], order: Sequence[int], beside: Sequence[set[int]], length: int
+    sizes: Sequence[int], order: Sequence[int], neighbours: Sequence[set[int]], length: int
 ) -> tuple[list[int], int]:
     """Return offsets at the ends of slots of a size, and how many groups overlap a neighbour."""
     offsets: dict[int, int] = {}
@@ -80,7 +82,7 @@ def _placed(
             at_end = offsets[group] != 0
             continue
         size = sizes[group]
-        taken = [(offsets[b], offsets[b] + sizes[b]) for b in beside[group] if b in offsets]
+        taken = [(offsets[b], offsets[b] + sizes[b]) for b in neighbours[group] if b in offsets]
         ends = (length - size, 0) if not at_end else (0, length - size)
         between = sorted(end for _, end in taken if end + size <= length)
         free = (

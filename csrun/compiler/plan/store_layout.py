@@ -68,12 +68,12 @@ def lay_out(
     model: MatchedModel,
     group_bytes: int,
     micro_batches: int = 1,
-    updates_beside: bool = False,
+    concurrent_updates: bool = False,
     stored: Sequence[str] = (),
 ) -> Layout:
     """Group the layers by about `group_bytes`, and split the kernels into visits of groups.
 
-    updates_beside: MemoryX makes updates while the wafer computes, each as its gradients come;
+    concurrent_updates: MemoryX makes updates while the wafer computes, each as its gradients come;
     stored: layers of the store that the program uses, in their order there
     """
     operations: dict[str, list[StoredOp]] = {}
@@ -86,7 +86,7 @@ def lay_out(
         for phase in Phase
     }
     passes = uses[Phase.FORWARD], uses[Phase.BACKWARD]
-    cut = group_layers(sizes, *passes, group_bytes, updates_beside, stored)
+    cut = group_layers(sizes, *passes, group_bytes, concurrent_updates, stored)
     groups = _groups(cut, sizes)
     if model.storage is not None:
         groups = tuple(_in_halves(group, operations) for group in groups)
@@ -101,7 +101,7 @@ def lay_out(
     trained = frozenset(group_of[layer_of[name]] for name in (*model.updates, *model.states))
     placed = _placed([op for layer in group_of for op in operations[layer]])
     kernels: Sequence[Kernel] = model.kernels
-    if updates_beside:
+    if concurrent_updates:
         kernels = first_group_before_last(kernels, use_of)
     functions = functions_of(kernels, use_of, trained)
     homes = homes_of(model.kernels, layer_of, next(iter(group_of), ""))

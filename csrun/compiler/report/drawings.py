@@ -113,7 +113,7 @@ def draw(
             break
         width = left
     fabric = _scaled(part, part, height, width)
-    labels = _beside(small, areas, fabric)
+    labels = _outside(small, areas, fabric)
     places = [DrawnRegion(s, area, labels.get(s) or _inside(s, area)) for s, area in areas.items()]
     return Drawing(title, fabric, tuple(places))
 
@@ -150,7 +150,7 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_BESIDE else f"…{name[1 - LONGEST_BESIDE :]}"
 
 
-def _beside(
+def _outside(
     small: Sequence[LayerBox], areas: Mapping[LayerBox, Area], fabric: Area
 ) -> dict[LayerBox, Label]:
     """Place labels of small rectangles at their height, or as near as the others allow."""

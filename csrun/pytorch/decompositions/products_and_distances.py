@@ -45,16 +45,16 @@ def pdist_backward(
 ) -> torch.Tensor:
     """Gradient of `pdist`, 0 for equal rows."""
     first, second = _pairs(len(x))
-    apart, lengths = x[first] - x[second], distances.unsqueeze(1)
+    difference, lengths = x[first] - x[second], distances.unsqueeze(1)
     if p in (0, 1):
-        slope = apart.sign() * p
+        slope = difference.sign() * p
     elif p == 2:
-        slope = apart / torch.where(lengths == 0, 1, lengths)
+        slope = difference / torch.where(lengths == 0, 1, lengths)
     elif p == inf:
-        slope = apart.sign() * (apart.abs() == lengths)
+        slope = difference.sign() * (difference.abs() == lengths)
     else:
-        ratio = apart.abs() / torch.where(lengths == 0, 1, lengths)
-        slope = torch.where(apart == 0, 0, apart.sign() * ratio ** (p - 1))
+        ratio = difference.abs() / torch.where(lengths == 0, 1, lengths)
+        slope = torch.where(difference == 0, 0, difference.sign() * ratio ** (p - 1))
     added = slope * grad.unsqueeze(1)
     return torch.zeros_like(x).index_add(0, first, added).index_add(0, second, -added)
 

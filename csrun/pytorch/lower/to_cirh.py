@@ -44,6 +44,12 @@ from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
 from csrun.pytorch.lower.distinct_indices import PUTS, writes_once
 from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
+from csrun.pytorch.lower.operator_selection import (
+    backward_operators,
+    dead_gradient_operators,
+    host_only_operators,
+    precision_of,
+)
 from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import (
     READERS_OF_SAVED,
@@ -63,7 +69,6 @@ from csrun.pytorch.record.recording import (
     RecordedOperator,
     Recording,
     Ref,
-    ancestors,
 )
 from csrun.records.torch_names import stored_name
 
@@ -130,7 +135,7 @@ class _Importer:
         self._names_values = names_values
         self._run_mode = run_mode
         self._scaling = scaling if run_mode is RunMode.TRAIN else None
-        precision = self._precision()
+        precision = precision_of(recording)
         self._module = new_module(precision, run_mode)
         self._line = ""
         builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._location)
@@ -154,20 +159,12 @@ class _Importer:
             with self._located(recording.loss_line, "backward()"):
                 self._builder.effect(LossOp, self._value(recording.loss))
         if self._run_mode is RunMode.TRAIN:
-            for number in sorted(backward - self._dead_edits(outputs)):
+            for number in sorted(backward - dead_gradient_operators(recording, outputs)):
                 self._emit_operator(number, recording.operators[number])
             self._emit_outputs(outputs)
             self._emit_updates(algorithms, clipping, earlier_updates)
         self._module.verify()
         return self._module
-
-    def _dead_edits(self, outputs: Sequence[Ref]) -> set[int]:
-        """Return the numbers of operators on gradients that no update or output depends on."""
-        recording = self._recording
-        ends = [*recording.gradients.values(), *recording.written.values(), *outputs]
-        needed, end = ancestors(recording, ends), recording.backward_end
-        late = enumerate(recording.operators[end:], end)
-        return {number for number, op in late if needed.isdisjoint(op.results)}
 
     def forward(self, outputs: Sequence[Ref] = ()) -> set[int]:
         """Emit all that precedes the backward pass; return the numbers of the other operators.
@@ -177,70 +174,17 @@ class _Importer:
         for leaf in (*self._recording.leaves, *self._recording.host_leaves):
             with self._located(user_line(), f"{leaf.source} {leaf.name}"):
                 self._leaf(leaf)
-        backward = self._backward_operators()
-        left_out = self._small_of_host(outputs)
+        backward = backward_operators(self._recording, is_scaled=self._scaling is not None)
+        left_out = host_only_operators(self._recording, outputs)
         for number, op in enumerate(self._recording.operators):
             if number not in backward and number not in left_out:
                 self._emit_operator(number, op)
         return backward
 
-    def _small_of_host(self, outputs: Sequence[Ref]) -> set[int]:
-        """Return the numbers of operators on small integers that only the host reads."""
-        recording, left_out, found = self._recording, set[Ref](), set[int]()
-        ends = [*recording.gradients.values(), *recording.written.values(), *outputs]
-        ends += [] if recording.loss is None else [recording.loss]
-        known = {r for op in recording.operators if op.is_of_host for r in op.results if r}
-        needed = ancestors(recording, ends, known)
-        for number, op in enumerate(recording.operators):
-            made = [ref for ref in op.results if ref is not None]
-            is_small = any(recording.kind(ref).dtype in SMALL for ref in made)
-            if needed.isdisjoint(made) and (is_small or not left_out.isdisjoint(op.operands)):
-                found.add(number)
-                left_out.update(made)
-        return found
-
     @property
     def drawn(self) -> Mapping[int, SSAValue]:
         """Dropout masks by the number of their operator."""
         return self._emission.drawn
-
-    def _precision(self) -> str:
-        """Return the common type of all floats among the leaves.
-
-        A number of the script may have another, as in PyTorch, where it promotes no tensor.
-        """
-        leaves = [
-            leaf
-            for leaf in (*self._recording.leaves, *self._recording.host_leaves)
-            if leaf.source is not LeafSource.CONSTANT and leaf.tensor.is_floating_point()
-        ]
-        tensors = [x for x in leaves if x.source is not LeafSource.SCRIPT or x.tensor.dim()]
-        found = {
-            str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
-            for leaf in tensors or leaves
-        }
-        if len(found) > 1 or not set(found) <= {"float32", "float64"}:
-            got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
-            raise CaptureError(
-                f"{user_line()}: parameters, buffers and batches must all be float32 or all "
-                f"float64, got {got}: cast the model, or the batches in the dataset"
-            )
-        return next(iter(found), "float32")
-
-    def _backward_operators(self) -> set[int]:
-        """Return the numbers of the operators that depend on the backward pass."""
-        recording, found = self._recording, set[int]()
-        late: set[Ref] = set()
-        if recording.loss is None:
-            return found
-        if self._scaling is not None:
-            found.add(seed_of(recording))
-        for number, op in enumerate(recording.operators[recording.forward_end :]):
-            place = number + recording.forward_end
-            if op.is_backward or any(operand in late for operand in op.operands):
-                found.add(place)
-                late.update(r for r in op.results if r is not None)
-        return found
 
     def _leaf(self, leaf: GraphLeaf) -> None:
         kind = self._recording.kind(leaf.value)
@@ -279,26 +223,15 @@ class _Importer:
             self._bind_unused(op)
             return
         if self._scaling is not None and number == seed_of(self._recording):
-            assert self._recording.loss is not None, "it has a seed"
-            scalar = tensor_type((), name_of(self._recording.kind(self._recording.loss).dtype))
-            self._bind(op, (self._builder.leaf(LossScaleOp, scalar),))
+            self._bind(op, (self._loss_scale(),))
             return
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
-            is_scatter = op.name == "aten.scatter.src" and not op.is_backward
-            if is_scatter and not writes_once(self._recording, op):
-                raise Unsupported(
-                    "indices may repeat, and PyTorch does not define which value is kept: use "
-                    "scatter_add"
-                )
-            self._emission.place = number
-            self._emission.forward = -1 if op.forward is None else op.forward
-            self._emission.kinds = tuple(
-                self._recording.kind(r) for r in op.results if r is not None
-            )
-            arguments, keywords = tree_map(self._argument, (op.arguments, dict(op.keywords)))
-            keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
-            if op.name in PUTS:
-                keywords["is_distinct"] = writes_once(self._recording, op)
+            self._require_defined(op)
+            self._emission.number = number
+            self._emission.forward_number = -1 if op.forward is None else op.forward
+            results = [ref for ref in op.results if ref is not None]
+            self._emission.kinds = tuple(map(self._recording.kind, results))
+            arguments, keywords = self._arguments(op)
             if op.name in VIEWS and isinstance(arguments[0], BackwardOnly):
                 self._bind(op, [self._view(op, *arguments, **keywords)])
                 return
@@ -306,6 +239,29 @@ class _Importer:
                 arguments, keywords = tree_map(_as_atens, (arguments, keywords))
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
+
+    def _loss_scale(self) -> SSAValue:
+        """Return the scale of the loss, the gradient that a scaled backward pass begins with."""
+        assert self._recording.loss is not None, "a scaled loss"
+        dtype = self._recording.kind(self._recording.loss).dtype
+        return self._builder.leaf(LossScaleOp, tensor_type((), name_of(dtype)))
+
+    def _require_defined(self, op: RecordedOperator) -> None:
+        """Raises: Unsupported if PyTorch does not define an operator's result"""
+        is_scatter = op.name == "aten.scatter.src" and not op.is_backward
+        if is_scatter and not writes_once(self._recording, op):
+            raise Unsupported(
+                "indices may repeat, and PyTorch does not define which value is kept: use "
+                "scatter_add"
+            )
+
+    def _arguments(self, op: RecordedOperator) -> tuple[Any, dict[str, Any]]:
+        """Return an operator's arguments and keywords with values for the recorded references."""
+        arguments, keywords = tree_map(self._argument, (op.arguments, dict(op.keywords)))
+        keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
+        if op.name in PUTS:
+            keywords["is_distinct"] = writes_once(self._recording, op)
+        return arguments, keywords
 
     def _bind_unused(self, op: RecordedOperator) -> None:
         """Bind results of the host that the program does not need."""

@@ -27,11 +27,11 @@ def attention(
     Shapes: [..., T, E], whose outer axes are samples and heads -> [..., T, E]
     """
     query, key, value, *given = tensors
-    places = [e.dependence(x).place for x in (query, key, value)]
+    sample_axes = [e.dependence(x).sample_axis for x in (query, key, value)]
     axes = _Axes.of(
-        shape(query)[:-2], next((p for p in places if p.axis is not None), SampleAxis(None))
+        shape(query)[:-2], next((a for a in sample_axes if a.axis is not None), SampleAxis(None))
     )
-    heads = [axes.apart(e, x) for x in (query, key, value)]
+    heads = [axes.split(e, x) for x in (query, key, value)]
     scores = (*shape(heads[0])[:3], shape(heads[1])[2])
     options: dict[str, Plain] = {
         "is_causal": is_causal,
@@ -41,9 +41,9 @@ def attention(
     if dropout_p:
         masks.append(_dropout_mask(e, scores, dropout_p))
         options["dropout"] = dropout_p
-        e.drawn[e.place] = axes.back(e, masks[-1])
+        e.drawn[e.number] = axes.back(e, masks[-1])
     out, sums = e.emit_all(AttentionOp, *heads, *masks, **options)
-    e.saved[e.place] = axes, heads, out, sums, masks, options
+    e.saved[e.number] = axes, heads, out, sums, masks, options
     return axes.back(e, out)
 
 
@@ -51,9 +51,9 @@ def attention_backward(
     e: Emission, grad: SSAValue, *given: SSAValue, needs: tuple[bool, ...], **unused: Any
 ) -> tuple[SSAValue, ...]:
     """Gradients of those of query, key and value that need one."""
-    axes, heads, out, sums, masks, options = e.saved[e.forward]
+    axes, heads, out, sums, masks, options = e.saved[e.forward_number]
     found = e.emit_all(
-        AttentionBackwardOp, axes.apart(e, grad), *heads, out, sums, *masks, **options
+        AttentionBackwardOp, axes.split(e, grad), *heads, out, sums, *masks, **options
     )
     each = [axes.back(e, v) for v in found]
     return tuple(v for v, need in zip(each, needs, strict=False) if need)
@@ -64,49 +64,49 @@ class _Axes:
     """The axes before the last two, and the sample axis, split out of the one that contains it."""
 
     sizes: tuple[int, ...]
-    apart_sizes: tuple[int, ...]
+    split_sizes: tuple[int, ...]
     samples: int
 
     @classmethod
     def of(cls, sizes: tuple[int, ...], place: SampleAxis) -> "_Axes":
         """place: of the samples; the first axis where they are on none of these."""
         if place.axis is None or place.axis >= len(sizes):
-            apart, first = sizes, 0
+            split, first = sizes, 0
         else:
             axis, rows = place.axis, sizes[place.axis] // place.outer
             own = (place.outer, rows // place.rows, place.rows)
-            apart, first = (*sizes[:axis], *own, *sizes[axis + 1 :]), axis + 1
-        return cls(sizes, apart, first)
+            split, first = (*sizes[:axis], *own, *sizes[axis + 1 :]), axis + 1
+        return cls(sizes, split, first)
 
-    def apart(self, e: Emission, x: SSAValue) -> SSAValue:
+    def split(self, e: Emission, x: SSAValue) -> SSAValue:
         """Shapes: [..., T, E] -> [samples, heads, T, E]"""
         last = shape(x)[-2:]
-        x = x if self._is_first else e.view(x, (*self.apart_sizes, *last))
-        order = (self.samples, *self._others, len(self.apart_sizes), len(self.apart_sizes) + 1)
+        x = x if self._is_first else e.view(x, (*self.split_sizes, *last))
+        order = (self.samples, *self._others, len(self.split_sizes), len(self.split_sizes) + 1)
         x = x if self._is_first else e.emit(PermuteOp, x, dims=order)
         return e.view(x, (self._count, prod(self.sizes) // max(self._count, 1), *last))
 
     def back(self, e: Emission, x: SSAValue) -> SSAValue:
         """Shapes: [samples, heads, T, E] -> [..., T, E]"""
-        last, rank = shape(x)[-2:], len(self.apart_sizes)
+        last, rank = shape(x)[-2:], len(self.split_sizes)
         if not self._is_first:
             order = (self.samples, *self._others)
-            x = e.view(x, (*(self.apart_sizes[d] for d in order), *last))
-            places = tuple(order.index(d) for d in range(rank))
-            x = e.emit(PermuteOp, x, dims=(*places, rank, rank + 1))
+            x = e.view(x, (*(self.split_sizes[d] for d in order), *last))
+            axes = tuple(order.index(d) for d in range(rank))
+            x = e.emit(PermuteOp, x, dims=(*axes, rank, rank + 1))
         return e.view(x, (*self.sizes, *last))
 
     @property
     def _count(self) -> int:
-        return self.apart_sizes[self.samples] if self.apart_sizes else 1
+        return self.split_sizes[self.samples] if self.split_sizes else 1
 
     @property
     def _is_first(self) -> bool:
-        return prod(self.apart_sizes[: self.samples]) == 1
+        return prod(self.split_sizes[: self.samples]) == 1
 
     @property
     def _others(self) -> tuple[int, ...]:
-        return tuple(d for d in range(len(self.apart_sizes)) if d != self.samples)
+        return tuple(d for d in range(len(self.split_sizes)) if d != self.samples)
 
 
 def _expand_mask(e: Emission, mask: SSAValue, axes: _Axes, scores: tuple[int, ...]) -> SSAValue:
@@ -116,7 +116,7 @@ def _expand_mask(e: Emission, mask: SSAValue, axes: _Axes, scores: tuple[int, ..
         return e.expand(mask, scores)
     if prod(own[:-2]) == 1:
         return e.expand(e.view(mask, own[-2:]), scores)
-    return axes.apart(e, e.expand(mask, (*axes.sizes, *scores[2:])))
+    return axes.split(e, e.expand(mask, (*axes.sizes, *scores[2:])))
 
 
 def _dropout_mask(e: Emission, scores: tuple[int, ...], rate: float) -> SSAValue:

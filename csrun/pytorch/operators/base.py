@@ -76,8 +76,8 @@ class Emission:
     """A module under construction.
 
     kinds: PyTorch's shapes and types of the current operator's results.
-    place: number of the current operator.
-    forward: number of the composite operator whose backward it is.
+    number: number of the current operator.
+    forward_number: number of the composite operator whose backward it is.
     saved: values that a composite's forward saves for its backward, by the forward operator's
         number.
     drawn: dropout masks by the same number.
@@ -90,8 +90,8 @@ class Emission:
         self.saved: dict[int, Any] = {}
         self.drawn: dict[int, SSAValue] = {}
         self.pivots_of_determinants: set[SSAValue] = set()
-        self.place = 0
-        self.forward = 0
+        self.number = 0
+        self.forward_number = 0
         self.kinds: tuple[TensorKind, ...] = ()
         self._streams = 0
         self._dependences: Dependences = {}

@@ -1,6 +1,6 @@
 """Complex numbers as two values, and Fourier transforms.
 
-Operators that are linear over the real numbers act on both parts alike.
+Operators that are linear over the real numbers act on each of the two parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -310,7 +310,7 @@ def fft_c2r(
     return e.emit(fourier.FftC2rOp, *x.parts, dims=axes, scale=scale, size=last_dim_size)
 
 
-#: Operators that act on both parts alike.
+#: Operators that act on each of the two parts.
 _LINEAR = (
     *("view.default", "_unsafe_view.default", "reshape.default", "t.default", "transpose.int"),
     *("permute.default", "expand.default", "slice.Tensor", "slice_backward.default", "select.int"),

@@ -13,27 +13,27 @@ from csrun.cirh.ops.indexing import IndexSelectBackwardOp, IndexSelectOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
-def read_at(e: Emission, x: SSAValue, dim: int, places: Any) -> SSAValue:
+def read_at(e: Emission, x: SSAValue, dim: int, indices: Any) -> SSAValue:
     """Emit the elements at constant indices of an axis."""
-    return e.emit(IndexSelectOp, x, e.constant(np.asarray(places, np.int64).reshape(-1)), dim=dim)
+    return e.emit(IndexSelectOp, x, e.constant(np.asarray(indices, np.int64).reshape(-1)), dim=dim)
 
 
-def add_at(e: Emission, source: SSAValue, dim: int, places: Any, sizes: Sequence[int]) -> SSAValue:
+def add_at(e: Emission, source: SSAValue, dim: int, indices: Any, sizes: Sequence[int]) -> SSAValue:
     """Emit zeros with the source added at indices of an axis: the gradient of `read_at`."""
-    found = e.constant(np.asarray(places, np.int64).reshape(-1))
+    found = e.constant(np.asarray(indices, np.int64).reshape(-1))
     return e.emit(IndexSelectBackwardOp, source, found, input_sizes=tuple(sizes), dim=dim)
 
 
-def write_at(e: Emission, x: SSAValue, dim: int, places: Any, source: SSAValue) -> SSAValue:
+def write_at(e: Emission, x: SSAValue, dim: int, indices: Any, source: SSAValue) -> SSAValue:
     """Emit x with the source at distinct indices of an axis."""
     sizes = shape(x)
     mask = np.zeros(sizes[dim], bool)
-    mask[np.asarray(places, np.int64)] = True
+    mask[np.asarray(indices, np.int64)] = True
     along = mask.reshape([-1 if d == dim else 1 for d in range(len(sizes))])
-    found = add_at(e, e.cast(source, dtype(x)), dim, places, sizes)
+    found = add_at(e, e.cast(source, dtype(x)), dim, indices, sizes)
     return e.emit(WhereOp, e.expand(e.constant(along), sizes), found, x)
 
 
@@ -47,13 +47,13 @@ def slice_scatter(
     step: int = 1,
 ) -> SSAValue:
     dim = axis(dim, x)
-    places = np.arange(shape(x)[dim])[slice(start, end, step)]
-    if not len(places):
+    indices = np.arange(shape(x)[dim])[slice(start, end, step)]
+    if not len(indices):
         return x
-    if len(places) == shape(x)[dim]:
+    if len(indices) == shape(x)[dim]:
         return e.cast(e.expand(source, shape(x)), dtype(x))
-    sizes = (*shape(x)[:dim], len(places), *shape(x)[dim + 1 :])
-    return write_at(e, x, dim, places, e.expand(source, sizes))
+    sizes = (*shape(x)[:dim], len(indices), *shape(x)[dim + 1 :])
+    return write_at(e, x, dim, indices, e.expand(source, sizes))
 
 
 def select_scatter(e: Emission, x: SSAValue, source: SSAValue, dim: int, index: int) -> SSAValue:
@@ -66,35 +66,35 @@ def as_strided(
     e: Emission, x: SSAValue, sizes: Any, strides: Any, offset: int | None = None
 ) -> SSAValue:
     """as_strided of a contiguous tensor, as the recorder checks."""
-    places = _strided_places(sizes, strides, offset)
-    return e.view(read_at(e, e.view(x, (prod(shape(x)),)), 0, places), tuple(sizes))
+    indices = _strided_indices(sizes, strides, offset)
+    return e.view(read_at(e, e.view(x, (prod(shape(x)),)), 0, indices), tuple(sizes))
 
 
 def as_strided_scatter(
     e: Emission, x: SSAValue, source: SSAValue, sizes: Any, strides: Any, offset: int | None = None
 ) -> SSAValue:
-    flat, places = e.view(x, (prod(shape(x)),)), _strided_places(sizes, strides, offset)
-    found = write_at(e, flat, 0, places.reshape(-1), e.view(source, (places.size,)))
+    flat, indices = e.view(x, (prod(shape(x)),)), _strided_indices(sizes, strides, offset)
+    found = write_at(e, flat, 0, indices.reshape(-1), e.view(source, (indices.size,)))
     return e.view(found, shape(x))
 
 
-def _strided_places(sizes: Any, strides: Any, offset: int | None) -> Places:
-    places = np.full(tuple(sizes), offset or 0, np.int64)
+def _strided_indices(sizes: Any, strides: Any, offset: int | None) -> Indices:
+    indices = np.full(tuple(sizes), offset or 0, np.int64)
     for dim, stride in enumerate(strides):
         along = [-1 if d == dim else 1 for d in range(len(sizes))]
-        places += (np.arange(sizes[dim]) * stride).reshape(along)
-    return places
+        indices += (np.arange(sizes[dim]) * stride).reshape(along)
+    return indices
 
 
-def _diagonal_places(rows: int, columns: int, offset: int) -> Places:
-    places = np.arange(rows * columns).reshape(rows, columns)
-    return np.diagonal(places, offset).copy()
+def _diagonal_indices(rows: int, columns: int, offset: int) -> Indices:
+    indices = np.arange(rows * columns).reshape(rows, columns)
+    return np.diagonal(indices, offset).copy()
 
 
 def diagonal(e: Emission, x: SSAValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> SSAValue:
     flat, (rows, columns), _ = _merge_axes(e, x, dim1, dim2)
     return e.view(
-        read_at(e, flat, rank(flat) - 1, _diagonal_places(rows, columns, offset)), e.sizes
+        read_at(e, flat, rank(flat) - 1, _diagonal_indices(rows, columns, offset)), e.sizes
     )
 
 
@@ -104,8 +104,8 @@ def diagonal_backward(
     order = _axes_last(len(sizes), dim1, dim2)
     others = tuple(sizes[d] for d in order[:-2])
     rows, columns = sizes[order[-2]], sizes[order[-1]]
-    places = _diagonal_places(rows, columns, offset)
-    found = add_at(e, grad, len(others), places, (*others, rows * columns))
+    indices = _diagonal_indices(rows, columns, offset)
+    found = add_at(e, grad, len(others), indices, (*others, rows * columns))
     return _split_axes(e, found, tuple(sizes), order)
 
 
@@ -113,8 +113,8 @@ def diagonal_scatter(
     e: Emission, x: SSAValue, source: SSAValue, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> SSAValue:
     flat, (rows, columns), order = _merge_axes(e, x, dim1, dim2)
-    places = _diagonal_places(rows, columns, offset)
-    return _split_axes(e, write_at(e, flat, rank(flat) - 1, places, source), shape(x), order)
+    indices = _diagonal_indices(rows, columns, offset)
+    return _split_axes(e, write_at(e, flat, rank(flat) - 1, indices, source), shape(x), order)
 
 
 def diag_embed(e: Emission, x: SSAValue, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
@@ -138,8 +138,8 @@ def _merge_axes(
 
 
 def _split_axes(e: Emission, flat: SSAValue, sizes: tuple[int, ...], order: list[int]) -> SSAValue:
-    apart = e.view(flat, tuple(sizes[d] for d in order))
-    return _permute(e, apart, np.argsort(order).tolist())
+    split = e.view(flat, tuple(sizes[d] for d in order))
+    return _permute(e, split, np.argsort(order).tolist())
 
 
 def _permute(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
@@ -155,9 +155,9 @@ def unfold(e: Emission, x: SSAValue, dim: int, size: int, step: int) -> SSAValue
     dim = axis(dim, x)
     windows = _windows(shape(x)[dim], size, step)
     found = read_at(e, x, dim, windows)
-    apart = e.view(found, (*shape(x)[:dim], *windows.shape, *shape(x)[dim + 1 :]))
+    split = e.view(found, (*shape(x)[:dim], *windows.shape, *shape(x)[dim + 1 :]))
     order = [d for d in range(rank(x) + 1) if d != dim + 1] + [dim + 1]
-    return _permute(e, apart, order)
+    return _permute(e, split, order)
 
 
 def unfold_backward(
@@ -173,7 +173,7 @@ def unfold_backward(
     return add_at(e, flat, dim, windows, sizes)
 
 
-def _windows(length: int, size: int, step: int) -> Places:
+def _windows(length: int, size: int, step: int) -> Indices:
     """Shapes: [windows, size]"""
     return np.arange(0, length - size + 1, step)[:, None] + np.arange(size)
 

@@ -138,9 +138,9 @@ def stack(e: Emission, tensors: Any, dim: int = 0) -> SSAValue:
 
 def repeat(e: Emission, x: SSAValue, times: Any) -> SSAValue:
     own = (1,) * (len(times) - rank(x)) + shape(x)
-    apart = e.view(x, tuple(n for size in own for n in (1, size)))
+    split = e.view(x, tuple(n for size in own for n in (1, size)))
     pairs = tuple(n for t, size in zip(times, own, strict=True) for n in (t, size))
-    return e.view(e.expand(apart, pairs), e.sizes)
+    return e.view(e.expand(split, pairs), e.sizes)
 
 
 def index_select(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAValue:
@@ -152,8 +152,8 @@ def index(e: Emission, x: SSAValue, indices: Any) -> SSAValue:
     given = [(d, one) for d, one in enumerate(indices) if one is not None]
     if len(given) > 1 and all(dtype(one) != "bool" for _, one in given):
         return _index_by_several(e, x, dict(given))
-    dim, places = _single_index(e, x, indices)
-    flat = e.view(places, (prod(shape(places)),))
+    dim, given_index = _single_index(e, x, indices)
+    flat = e.view(given_index, (prod(shape(given_index)),))
     return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=dim), e.sizes)
 
 
@@ -167,8 +167,8 @@ def _single_index(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue
             f"{len(given)} of {kinds}",
             "use torch.where",
         )
-    dim, places = given[0]
-    return dim, wrap_negative(e, places, shape(x)[dim])
+    dim, given_index = given[0]
+    return dim, wrap_negative(e, given_index, shape(x)[dim])
 
 
 def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> SSAValue:
@@ -178,13 +178,13 @@ def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> S
         flat = e.view(each[1], (prod(shape(each[1])),))
         return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=1), e.sizes)
     wide = np.broadcast_shapes(*map(shape, each))
-    places = flatten_indices(e, [e.expand(one, wide) for one in each], [sizes[d] for d in dims])
+    indices = flatten_indices(e, [e.expand(one, wide) for one in each], [sizes[d] for d in dims])
     others = [d for d in range(rank(x)) if d not in given]
     order = (*dims, *others)
     x = x if order == (*range(rank(x)),) else e.emit(PermuteOp, x, dims=order)
     left = tuple(sizes[d] for d in others)
     flat = e.view(x, (prod(sizes[d] for d in dims), *left))
-    found = e.view(e.emit(ops.IndexSelectOp, flat, places, dim=0), (*wide, *left))
+    found = e.view(e.emit(ops.IndexSelectOp, flat, indices, dim=0), (*wide, *left))
     first = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
     if not first:
         return found
@@ -195,11 +195,11 @@ def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> S
 
 def _is_each_row(rows: SSAValue, columns: SSAValue, count: int) -> bool:
     """True for `x[arange(len(x))[:, None], columns]` with the same columns in each row."""
-    values, places = constant_value(rows), constant_value(columns)
-    if values is None or places is None or places.min(initial=0) < 0 or not values.ndim:
+    values, picked = constant_value(rows), constant_value(columns)
+    if values is None or picked is None or picked.min(initial=0) < 0 or not values.ndim:
         return False
     is_run = np.array_equal(values.reshape(-1), np.arange(count)) and values.shape[0] == count
-    return is_run and (places.ndim < values.ndim or places.shape[0] == 1 < places.ndim)
+    return is_run and (picked.ndim < values.ndim or picked.shape[0] == 1 < picked.ndim)
 
 
 def flatten_indices(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
@@ -226,14 +226,14 @@ def flatten_indices(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAV
     return e.view(found, (prod(shape(found)),))
 
 
-def wrap_negative(e: Emission, places: SSAValue, size: int) -> SSAValue:
+def wrap_negative(e: Emission, indices: SSAValue, size: int) -> SSAValue:
     """Wrap negative indices."""
-    values = constant_value(places)
+    values = constant_value(indices)
     if values is not None:
         is_below = values.min(initial=0) < 0
-        return e.constant(np.where(values < 0, values + size, values)) if is_below else places
-    below = e.emit(LtOp, places, e.full(0, dtype(places)))
-    return e.emit(WhereOp, below, e.emit(AddOp, places, e.full(size, dtype(places))), places)
+        return e.constant(np.where(values < 0, values + size, values)) if is_below else indices
+    below = e.emit(LtOp, indices, e.full(0, dtype(indices)))
+    return e.emit(WhereOp, below, e.emit(AddOp, indices, e.full(size, dtype(indices))), indices)
 
 
 def gather(

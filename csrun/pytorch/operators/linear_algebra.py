@@ -14,8 +14,8 @@ from csrun.cirh.ops.products import MatmulOp
 from csrun.cirh.ops.reductions import AmaxOp, SumOp
 from csrun.cirh.ops.shape import PermuteOp, SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.constant_indices import read_at
 from csrun.pytorch.operators.indexing import triangle
-from csrun.pytorch.operators.places import read_at
 from csrun.pytorch.operators.scans import product_along
 
 

@@ -132,7 +132,7 @@ def cross_entropy(
     count = None
     if reduction == "mean":  # before the loss, whose kernel reads it
         count = e.emit(LabelCountOp, flat, ignore_index=ignore_index, dtype=dtype(x))
-    e.saved[e.place] = logarithms, flat, count, options
+    e.saved[e.number] = logarithms, flat, count, options
     total = e.emit(NllLossForwardOp, logarithms, flat, **options)
     return total if count is None else e.emit(DivOp, total, count)
 
@@ -142,11 +142,11 @@ def _each(
 ) -> SSAValue:
     """Emit the loss of each label, 0 where it is ignored."""
     ignored = e.emit(EqOp, labels, e.full(ignore_index, dtype(labels)))
-    places = e.emit(WhereOp, ignored, e.full(0, dtype(labels)), labels)
-    places = e.view(places, (*shape(labels), 1))
-    picked = e.view(e.emit(GatherOp, logarithms, places, dim=1), shape(labels))
+    indices = e.emit(WhereOp, ignored, e.full(0, dtype(labels)), labels)
+    indices = e.view(indices, (*shape(labels), 1))
+    picked = e.view(e.emit(GatherOp, logarithms, indices, dim=1), shape(labels))
     zero = e.full(0, dtype(logarithms))
-    e.saved[e.place] = logarithms, ignored, places
+    e.saved[e.number] = logarithms, ignored, indices
     if smoothing:  # each class has an equal share of it
         mean = e.emit(SumOp, logarithms, dims=(1,), keepdim=False)
         mean = _times(e, mean, smoothing / shape(logarithms)[1])
@@ -167,13 +167,13 @@ def cross_entropy_backward(
     label_smoothing: float = 0.0,
     **unused: Any,
 ) -> tuple[SSAValue]:
-    saved = e.saved[e.forward]
+    saved = e.saved[e.forward_number]
     if reduction == "none":
-        logarithms, ignored, places = saved
+        logarithms, ignored, indices = saved
         flat = e.view(grad, shape(ignored))
         own = e.emit(WhereOp, ignored, e.full(0, dtype(grad)), e.emit(NegOp, flat))
-        sizes, column = shape(logarithms), e.view(own, shape(places))
-        own = e.emit(GatherBackwardOp, column, places, input_sizes=sizes, dim=1)
+        sizes, column = shape(logarithms), e.view(own, shape(indices))
+        own = e.emit(GatherBackwardOp, column, indices, input_sizes=sizes, dim=1)
         if label_smoothing:
             share = e.expand(_times(e, column, label_smoothing / sizes[1]), sizes)
             own = e.emit(AddOp, _times(e, own, 1 - label_smoothing), share)
@@ -198,8 +198,8 @@ def _class_second(e: Emission, rows: SSAValue, sizes: tuple[int, ...]) -> SSAVal
     """Shapes: [N ..., C] -> sizes of the logits"""
     if len(sizes) < 3:
         return e.view(rows, sizes)
-    apart = e.view(rows, (sizes[0], *sizes[2:], sizes[1]))
-    return e.emit(PermuteOp, apart, dims=(0, len(sizes) - 1, *range(1, len(sizes) - 1)))
+    split = e.view(rows, (sizes[0], *sizes[2:], sizes[1]))
+    return e.emit(PermuteOp, split, dims=(0, len(sizes) - 1, *range(1, len(sizes) - 1)))
 
 
 def ctc_loss(e: Emission, *sequences: SSAValue, blank: int, zero_infinity: bool) -> SSAValue:

@@ -47,17 +47,17 @@ class RunningStatistics(NamedTuple):
 
 
 class GroupSizes(NamedTuple):
-    """Sizes of a group norm: samples, channels, places of a channel, and groups of channels."""
+    """Sizes of a group norm: samples, channels, elements of a channel, and groups of channels."""
 
     samples: int
     channels: int
-    places: int
+    elements: int
     groups: int
 
     @property
     def rows(self) -> tuple[int, int]:
         """Shape with a row for each group of each sample."""
-        return self.samples * self.groups, self.channels // self.groups * self.places
+        return self.samples * self.groups, self.channels // self.groups * self.elements
 
 
 def layer_norm(
@@ -145,21 +145,21 @@ def batch_norm(
     eps: float,
 ) -> tuple[SSAValue, ...]:
     """Batch norm in training. Shapes: x [N, C, ...]"""
-    place, sizes = e.dependence(x).place, shape(x)
-    if place.axis == 0:
-        samples, rows = e.builder.leaf(ValidSamplesOp, tensor_type((), "int64")), place.count
+    sample_axis, sizes = e.dependence(x).sample_axis, shape(x)
+    if sample_axis.axis == 0:
+        samples, rows = e.builder.leaf(ValidSamplesOp, tensor_type((), "int64")), sample_axis.count
     else:  # rows are not samples: all of them are valid
         samples, rows = e.full(sizes[0], "int64"), 1
-    places = e.view(x, (*sizes[:2], prod(sizes[2:])))
+    flat = e.view(x, (*sizes[:2], prod(sizes[2:])))
     operands = [
         _flat(e, given, missing, x, sizes[1])
         for given, missing in zip((*weights, *running), (1, 0, 0, 1), strict=True)
     ]
     options = {"rows": rows, "momentum": momentum, "eps": eps}
     out, saved_mean, rstd, *following = e.emit_all(
-        NativeBatchNormOp, places, *operands, samples, **options
+        NativeBatchNormOp, flat, *operands, samples, **options
     )
-    e.saved[e.place] = (places, saved_mean, rstd, operands[0], samples, rows)
+    e.saved[e.number] = (flat, saved_mean, rstd, operands[0], samples, rows)
     return e.view(out, sizes), *(following if running.mean is not None else [])
 
 
@@ -172,11 +172,11 @@ def batch_norm_backward(
     needs: tuple[bool, ...],
     **unused: Any,
 ) -> tuple[Wanted, ...]:
-    places, saved_mean, rstd, scale, samples, rows = e.saved[e.forward]
+    flat, saved_mean, rstd, scale, samples, rows = e.saved[e.forward_number]
     found = e.emit_all(
         NativeBatchNormBackwardOp,
-        e.view(grad, shape(places)),
-        places,
+        e.view(grad, shape(flat)),
+        flat,
         saved_mean,
         rstd,
         scale,
@@ -209,8 +209,8 @@ def running_norm(
 ) -> tuple[SSAValue | BackwardOnly, ...]:
     """Batch norm by running statistics; ATen's saved ones are not computed."""
     norm = RunningNorm(*running, None, None, training, eps)
-    scale, apart = _by_statistics(e, x, norm)
-    out = e.emit(MulOp, apart, scale)
+    scale, centred = _by_statistics(e, x, norm)
+    out = e.emit(MulOp, centred, scale)
     for kind, given in zip((MulOp, AddOp), weights, strict=True):
         out = out if given is None else e.emit(kind, out, _by_channel(e, given, x))
     return out, BackwardOnly(scale), BackwardOnly(scale)
@@ -224,12 +224,12 @@ def running_norm_backward(
     norm: RunningNorm,
     wanted: Any,
 ) -> tuple[Wanted, ...]:
-    scale, apart = _by_statistics(e, x, norm)
+    scale, centred = _by_statistics(e, x, norm)
     own = e.emit(MulOp, grad, scale)
     if weight is not None:
         own = e.emit(MulOp, own, _by_channel(e, weight, x))
     dims = tuple(d for d in range(len(shape(x))) if d != 1)
-    slopes = (e.emit(MulOp, grad, e.emit(MulOp, apart, scale)), grad)
+    slopes = (e.emit(MulOp, grad, e.emit(MulOp, centred, scale)), grad)
     sums = (e.emit(SumOp, slope, dims=dims, keepdim=False) for slope in slopes)
     return tuple(v if want else None for v, want in zip((own, *sums), wanted, strict=True))
 

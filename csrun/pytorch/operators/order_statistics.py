@@ -27,19 +27,19 @@ from csrun.pytorch.operators.scans import scan
 Found = tuple[SSAValue, SSAValue]
 
 
-def _at_rank(e: Emission, x: SSAValue, dim: int, place: SSAValue) -> Found:
+def _at_rank(e: Emission, x: SSAValue, dim: int, position: SSAValue) -> Found:
     """Emit the value at a rank in ascending order, in which NaN is above all, and its index.
 
-    Shapes: x [..., N, ...], place [..., 1, ...] int64
+    Shapes: x [..., N, ...], position [..., 1, ...] int64
     """
     numbers = e.cast(x, "int32") if dtype(x) == "bool" else x
     order = e.emit(ArgsortOp, numbers, dim=dim, descending=False)
-    found = e.emit(GatherOp, order, place, dim=dim)
+    found = e.emit(GatherOp, order, position, dim=dim)
     return e.view(e.emit(GatherOp, x, found, dim=dim), e.sizes), e.view(found, e.sizes)
 
 
-def _places(e: Emission, x: SSAValue, dim: int, place: int) -> SSAValue:
-    return e.full(place, "int64", tuple(1 if d == dim else n for d, n in enumerate(shape(x))))
+def _same_position(e: Emission, x: SSAValue, dim: int, position: int) -> SSAValue:
+    return e.full(position, "int64", tuple(1 if d == dim else n for d, n in enumerate(shape(x))))
 
 
 def _nan_counts(e: Emission, x: SSAValue, dim: int) -> SSAValue:
@@ -51,12 +51,12 @@ def median(e: Emission, x: SSAValue, dim: int, keepdim: bool = False) -> Found:
     """The lower one of two middle values; the first NaN if there is one."""
     dim = axis(dim, x)
     size = shape(x)[dim]
-    place = _places(e, x, dim, (size - 1) // 2)
+    position = _same_position(e, x, dim, (size - 1) // 2)
     if floats(x):
         counts = _nan_counts(e, x, dim)
         first = e.emit(SubOp, e.full(size, "int64"), counts)
-        place = e.emit(WhereOp, e.emit(GtOp, counts, e.full(0, "int64")), first, place)
-    return _at_rank(e, x, dim, place)
+        position = e.emit(WhereOp, e.emit(GtOp, counts, e.full(0, "int64")), first, position)
+    return _at_rank(e, x, dim, position)
 
 
 def nanmedian(e: Emission, x: SSAValue, dim: int, keepdim: bool = False) -> Found:
@@ -66,13 +66,13 @@ def nanmedian(e: Emission, x: SSAValue, dim: int, keepdim: bool = False) -> Foun
     dim = axis(dim, x)
     last = e.emit(SubOp, e.full(shape(x)[dim] - 1, "int64"), _nan_counts(e, x, dim))
     zero, two = e.full(0, "int64"), e.full(2, "int64")
-    place = e.emit(FloorDivideOp, e.emit(MaximumOp, last, zero), two)
-    return _at_rank(e, x, dim, place)
+    position = e.emit(FloorDivideOp, e.emit(MaximumOp, last, zero), two)
+    return _at_rank(e, x, dim, position)
 
 
 def kth_value(e: Emission, x: SSAValue, k: int, dim: int = -1, keepdim: bool = False) -> Found:
     dim = axis(dim, x)
-    return _at_rank(e, x, dim, _places(e, x, dim, k - 1))
+    return _at_rank(e, x, dim, _same_position(e, x, dim, k - 1))
 
 
 def of_all(emitter: Callable[..., Found]) -> Emitter:
@@ -101,11 +101,11 @@ def running_extremum(kind: type[CirhOp], is_largest: bool) -> Emitter:
         found = e.cast(found, name)
         is_found = e.emit(EqOp, x, found)
         along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
-        places = e.expand(e.constant(np.arange(sizes[dim]).reshape(along)), sizes)
+        indices = e.expand(e.constant(np.arange(sizes[dim]).reshape(along)), sizes)
         none = e.expand(e.full(-1, "int64"), sizes)
-        taken = e.emit(WhereOp, is_found, places, none)
+        taken = e.emit(WhereOp, is_found, indices, none)
         if floats(x):
-            taken = e.emit(WhereOp, e.emit(NeOp, x, x), places, taken)
+            taken = e.emit(WhereOp, e.emit(NeOp, x, x), indices, taken)
         return found, scan(e, taken, dim, lambda a, b: e.emit(MaximumOp, a, b), -1)
 
     return emit

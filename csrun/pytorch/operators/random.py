@@ -13,19 +13,19 @@ from csrun.pytorch.operators.base import Emission, Emitter, dtype, shape
 
 
 def dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
-    mask = _mask(e, shape(x), e.dependence(x).place, p)
-    e.saved[e.place] = e.drawn[e.place] = mask
+    mask = _mask(e, shape(x), e.dependence(x).sample_axis, p)
+    e.saved[e.number] = e.drawn[e.number] = mask
     return e.emit(MaskedScaleOp, x, mask, scale=1 / (1 - p))
 
 
-def _mask(e: Emission, sizes: tuple[int, ...], place: SampleAxis, p: float) -> SSAValue:
+def _mask(e: Emission, sizes: tuple[int, ...], sample_axis: SampleAxis, p: float) -> SSAValue:
     """Emit a mask, drawn with samples on axis 0 and then permuted to the value's axes."""
-    if place.axis is not None and place.outer > 1:  # [T B] as [T, B]
-        own = SampleAxis(place.axis + 1, rows=place.rows)
-        return e.view(_mask(e, place.apart(sizes), own, p), sizes)
-    first = place.axis or 0
+    if sample_axis.axis is not None and sample_axis.outer > 1:  # [T B] as [T, B]
+        own = SampleAxis(sample_axis.axis + 1, rows=sample_axis.rows)
+        return e.view(_mask(e, sample_axis.split_sizes(sizes), own, p), sizes)
+    first = sample_axis.axis or 0
     drawn = (sizes[first], *sizes[:first], *sizes[first + 1 :]) if sizes else ()
-    rows = 0 if place.axis is None else place.rows
+    rows = 0 if sample_axis.axis is None else sample_axis.rows
     options = {"stream": e.next_stream(), "rows": rows}
     mask = e.builder.leaf(DropoutMaskOp, tensor_type(drawn, "bool"), rate=p, **options)
     if not first:
@@ -36,23 +36,23 @@ def _mask(e: Emission, sizes: tuple[int, ...], place: SampleAxis, p: float) -> S
 def dropout_backward(
     e: Emission, grad: SSAValue, x: SSAValue, p: float, **unused: Any
 ) -> tuple[SSAValue]:
-    return (e.emit(MaskedScaleOp, grad, e.saved[e.forward], scale=1 / (1 - p)),)
+    return (e.emit(MaskedScaleOp, grad, e.saved[e.forward_number], scale=1 / (1 - p)),)
 
 
 def channel_dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
     """Dropout of whole channels. Shapes: [N, C, ...]"""
-    place, kind = e.dependence(x).place, shape(x)[:2]
-    mask = _mask(e, kind, place if place.axis in (0, 1) else SampleAxis(None), p)
-    e.drawn[e.place] = mask
+    sample_axis, kind = e.dependence(x).sample_axis, shape(x)[:2]
+    mask = _mask(e, kind, sample_axis if sample_axis.axis in (0, 1) else SampleAxis(None), p)
+    e.drawn[e.number] = mask
     scales = e.emit(MulOp, e.cast(mask, dtype(x)), e.full(1 / (1 - p), dtype(x)))
-    e.saved[e.place] = e.view(scales, (*kind, *(1 for _ in shape(x)[2:])))
-    return e.emit(MulOp, x, e.saved[e.place])
+    e.saved[e.number] = e.view(scales, (*kind, *(1 for _ in shape(x)[2:])))
+    return e.emit(MulOp, x, e.saved[e.number])
 
 
 def channel_dropout_backward(
     e: Emission, grad: SSAValue, x: SSAValue, p: float, **unused: Any
 ) -> tuple[SSAValue]:
-    return (e.emit(MulOp, grad, e.saved[e.forward]),)
+    return (e.emit(MulOp, grad, e.saved[e.forward_number]),)
 
 
 EMITTERS: dict[str, Emitter] = {

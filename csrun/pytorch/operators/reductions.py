@@ -55,8 +55,8 @@ def variance(
     count = prod(shape(x)[d] for d in found)
     middle = e.emit(SumOp, x, dims=found, keepdim=True)
     middle = e.emit(DivOp, middle, e.full(count, dtype(x)))
-    apart = e.emit(SubOp, x, middle)
-    squares = e.emit(SumOp, e.emit(MulOp, apart, apart), dims=found, keepdim=keepdim)
+    centred = e.emit(SubOp, x, middle)
+    squares = e.emit(SumOp, e.emit(MulOp, centred, centred), dims=found, keepdim=keepdim)
     return e.emit(
         DivOp, squares, e.full(max(count - (1 if correction is None else correction), 0), dtype(x))
     )
@@ -100,10 +100,10 @@ def extremum_with_index(largest: bool) -> Emitter:
         e: Emission, x: SSAValue, dim: int, keepdim: bool = False
     ) -> tuple[SSAValue, SSAValue]:
         dim = axis(dim, x)
-        places = e.emit(ArgmaxOp, x if largest else e.emit(NegOp, x), dim=dim)
-        kept = e.view(places, (*shape(x)[:dim], 1, *shape(x)[dim + 1 :]))
+        indices = e.emit(ArgmaxOp, x if largest else e.emit(NegOp, x), dim=dim)
+        kept = e.view(indices, (*shape(x)[:dim], 1, *shape(x)[dim + 1 :]))
         found = e.emit(GatherOp, x, kept, dim=dim)
-        return e.view(found, e.sizes), e.view(places, e.sizes)
+        return e.view(found, e.sizes), e.view(indices, e.sizes)
 
     return emit
 
@@ -140,8 +140,8 @@ def largest(
         found.append(e.view(e.emit(ArgmaxOp, left, dim=dim), of_one))
         is_taken = e.emit(EqOp, e.expand(found[-1], sizes), numbers)
         left = e.emit(WhereOp, is_taken, e.full(-inf, dtype(x)), left)
-    places = found[0] if k == 1 else e.emit(CatOp, *found, dim=dim)
-    return e.emit(GatherOp, x, places, dim=dim), places
+    indices = found[0] if k == 1 else e.emit(CatOp, *found, dim=dim)
+    return e.emit(GatherOp, x, indices, dim=dim), indices
 
 
 def sort(
@@ -151,8 +151,8 @@ def sort(
     if floats(x) and shape(x)[dim] <= MOST_PASSES:
         return largest(e, x, shape(x)[dim], dim, descending)
     numbers = e.cast(x, "int32") if dtype(x) == "bool" else x
-    places = e.emit(ArgsortOp, numbers, dim=dim, descending=descending)
-    return e.emit(GatherOp, x, places, dim=dim), places
+    indices = e.emit(ArgsortOp, numbers, dim=dim, descending=descending)
+    return e.emit(GatherOp, x, indices, dim=dim), indices
 
 
 def norm(

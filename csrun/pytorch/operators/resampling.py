@@ -31,8 +31,8 @@ MOST_SUMMED = 2048  # along an axis: the size of the matrix of a cumulative sum
 
 def flip(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
     for dim in (axis(d, x) for d in dims):
-        places = np.arange(shape(x)[dim])[::-1].copy()
-        x = e.emit(IndexSelectOp, x, e.constant(places), dim=dim)
+        indices = np.arange(shape(x)[dim])[::-1].copy()
+        x = e.emit(IndexSelectOp, x, e.constant(indices), dim=dim)
     return x
 
 
@@ -60,7 +60,7 @@ def _along(e: Emission, x: SSAValue, dim: int, matrix: Floats) -> SSAValue:
     return e.emit(PermuteOp, found, dims=tuple(np.argsort(order).tolist())) if is_moved else found
 
 
-def nearest_places(
+def nearest_indices(
     size: int, new: int, scale: float | None, is_exact: bool = False
 ) -> npt.NDArray[np.int64]:
     """Return the source index of each new element; exact: by the element's centre.
@@ -70,17 +70,17 @@ def nearest_places(
     """
     step = np.float32(1 / scale if scale else size / new)
     numbers = np.arange(new, dtype=np.float32) + np.float32(0.5 if is_exact else 0)
-    places: npt.NDArray[np.int64] = np.floor(numbers * step).astype(np.int64)
-    places[places >= size] = size - 1
-    return places
+    indices: npt.NDArray[np.int64] = np.floor(numbers * step).astype(np.int64)
+    indices[indices >= size] = size - 1
+    return indices
 
 
 def nearest(
     is_exact: bool, e: Emission, x: SSAValue, sizes: Any, *scales: float | None
 ) -> SSAValue:
     for dim, new, scale in _resized_axes(sizes, scales):
-        places = nearest_places(shape(x)[dim], new, scale, is_exact)
-        x = e.emit(IndexSelectOp, x, e.constant(places), dim=dim)
+        indices = nearest_indices(shape(x)[dim], new, scale, is_exact)
+        x = e.emit(IndexSelectOp, x, e.constant(indices), dim=dim)
     return x
 
 
@@ -88,9 +88,9 @@ def nearest_backward(
     is_exact: bool, e: Emission, grad: SSAValue, sizes: Any, own: Any, *scales: float | None
 ) -> SSAValue:
     for dim, new, scale in _resized_axes(sizes, scales):
-        places = e.constant(nearest_places(own[dim], new, scale, is_exact))
+        indices = e.constant(nearest_indices(own[dim], new, scale, is_exact))
         before = (*shape(grad)[:dim], own[dim], *shape(grad)[dim + 1 :])
-        grad = e.emit(IndexSelectBackwardOp, grad, places, input_sizes=before, dim=dim)
+        grad = e.emit(IndexSelectBackwardOp, grad, indices, input_sizes=before, dim=dim)
     return grad
 
 
@@ -100,12 +100,12 @@ def linear_weights(size: int, new: int, aligned: bool, scale: float | None) -> F
     Source: PyTorch, aten/src/ATen/native/UpSample.h, area_pixel_compute_source_index
     """
     if aligned:
-        place = np.arange(new) * ((size - 1) / (new - 1) if new > 1 else 0.0)
+        position = np.arange(new) * ((size - 1) / (new - 1) if new > 1 else 0.0)
     else:
         step = 1 / scale if scale else size / new
-        place = np.maximum((np.arange(new) + 0.5) * step - 0.5, 0)
-    first = np.minimum(place.astype(np.int64), size - 1)
-    share, found = place - first, np.zeros((new, size))
+        position = np.maximum((np.arange(new) + 0.5) * step - 0.5, 0)
+    first = np.minimum(position.astype(np.int64), size - 1)
+    share, found = position - first, np.zeros((new, size))
     found[np.arange(new), first] += 1 - share
     found[np.arange(new), np.minimum(first + 1, size - 1)] += share
     return found
@@ -131,11 +131,11 @@ def cubic_weights(size: int, new: int, aligned: bool, scale: float | None) -> Fl
     Source: Keys 1981, equation 15 with a = -0.75, as PyTorch's
     """
     if aligned:
-        place = np.arange(new) * ((size - 1) / (new - 1) if new > 1 else 0.0)
+        position = np.arange(new) * ((size - 1) / (new - 1) if new > 1 else 0.0)
     else:
-        place = (np.arange(new) + 0.5) * (1 / scale if scale else size / new) - 0.5
-    first = np.floor(place).astype(np.int64)
-    share, found = place - first, np.zeros((new, size))
+        position = (np.arange(new) + 0.5) * (1 / scale if scale else size / new) - 0.5
+    first = np.floor(position).astype(np.int64)
+    share, found = position - first, np.zeros((new, size))
     for at, distance in ((-1, share + 1), (0, share), (1, 1 - share), (2, 2 - share)):
         weights = cubic_kernel(distance, -0.75)
         np.add.at(found, (np.arange(new), np.clip(first + at, 0, size - 1)), weights)
@@ -174,10 +174,10 @@ def antialiased_weights(
     for row in range(new):
         centre = step * (row + 0.5)
         first = max(int(centre - reach + 0.5), 0)
-        places = np.arange(first, min(int(centre + reach + 0.5), size))
-        distance = np.abs((places - centre + 0.5) / wide)
+        indices = np.arange(first, min(int(centre + reach + 0.5), size))
+        distance = np.abs((indices - centre + 0.5) / wide)
         weights = cubic_kernel(distance, -0.5) if is_cubic else np.maximum(1 - distance, 0)
-        found[row, places] = weights / (weights.sum() or 1)
+        found[row, indices] = weights / (weights.sum() or 1)
     return found
 
 
@@ -215,8 +215,8 @@ def adaptive_weights(size: int, count: int) -> Floats:
     """Return the weights [count, size] of means over adaptive windows."""
     first = np.arange(count) * size // count
     last = -(-(np.arange(1, count + 1) * size) // count)
-    places = np.arange(size)
-    inside = (places >= first[:, None]) & (places < last[:, None])
+    indices = np.arange(size)
+    inside = (indices >= first[:, None]) & (indices < last[:, None])
     return np.asarray(inside / (last - first)[:, None])
 
 
@@ -234,14 +234,14 @@ def adaptive_means_backward(axes: int, e: Emission, grad: SSAValue, x: SSAValue)
 
 
 def window_weights(
-    size: int, count: int, place: tuple[int, int, int], counts_padding: bool
+    size: int, count: int, geometry: tuple[int, int, int], counts_padding: bool
 ) -> Floats:
-    """Return the weights [count, size] of means over windows. place: window, stride, padding."""
-    window, stride, padding = place
+    """Return the weights [count, size] of means over windows. geometry: window, stride, padding."""
+    window, stride, padding = geometry
     first = np.arange(count) * stride - padding
     last = np.minimum(first + window, size + padding)
-    places = np.arange(size)
-    inside = (places >= first[:, None]) & (places < last[:, None])
+    indices = np.arange(size)
+    inside = (indices >= first[:, None]) & (indices < last[:, None])
     number = last - first if counts_padding else inside.sum(1)
     return np.asarray(inside / number[:, None])
 
@@ -264,8 +264,8 @@ def avg_pool_3d(e: Emission, x: SSAValue, options: AvgPoolOptions) -> SSAValue:
             f"divisor_override={options.divisor_override}",
             "leave it out, and scale the result",
         )
-    for dim, count, place in zip((-3, -2, -1), e.sizes[-3:], _places(options), strict=True):
-        matrix = window_weights(shape(x)[dim], count, place, options.count_include_pad)
+    for dim, count, geometry in zip((-3, -2, -1), e.sizes[-3:], _geometry(options), strict=True):
+        matrix = window_weights(shape(x)[dim], count, geometry, options.count_include_pad)
         x = _along(e, x, axis(dim, x), matrix)
     return x
 
@@ -273,14 +273,14 @@ def avg_pool_3d(e: Emission, x: SSAValue, options: AvgPoolOptions) -> SSAValue:
 def avg_pool_3d_backward(
     e: Emission, grad: SSAValue, x: SSAValue, options: AvgPoolOptions
 ) -> SSAValue:
-    for dim, place in zip((-3, -2, -1), _places(options), strict=True):
+    for dim, geometry in zip((-3, -2, -1), _geometry(options), strict=True):
         size, count = shape(x)[dim], shape(grad)[dim]
-        matrix = window_weights(size, count, place, options.count_include_pad)
+        matrix = window_weights(size, count, geometry, options.count_include_pad)
         grad = _along(e, grad, axis(dim, x), matrix.T)
     return grad
 
 
-def _places(options: AvgPoolOptions) -> list[tuple[int, int, int]]:
+def _geometry(options: AvgPoolOptions) -> list[tuple[int, int, int]]:
     """Return window, stride and padding of each of three axes."""
     given = (options.kernel_size, options.stride or options.kernel_size, options.padding)
     each = [list(o) * (3 if len(o) == 1 else 1) for o in given]

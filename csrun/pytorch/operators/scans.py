@@ -86,28 +86,28 @@ def _differences(e: Emission, x: SSAValue, y: SSAValue) -> SSAValue:
 
 def distances(e: Emission, x: SSAValue, y: SSAValue, p: float, mode: Any = None) -> SSAValue:
     """Distances of each row of x to each of y."""
-    apart = _differences(e, x, y)
-    return norm(e, apart, p, rank(apart) - 1)
+    difference = _differences(e, x, y)
+    return norm(e, difference, p, rank(difference) - 1)
 
 
 def distances_backward(
     e: Emission, grad: SSAValue, x: SSAValue, y: SSAValue, p: float, found: SSAValue
 ) -> SSAValue:
     """Gradient of x, 0 where a distance is 0."""
-    apart = _differences(e, x, y)
+    difference = _differences(e, x, y)
     grad, found = (e.view(v, (*shape(v), 1)) for v in (grad, found))
-    zero = e.full(0, dtype(apart))
-    slope = e.emit(SignOp, apart)
+    zero = e.full(0, dtype(difference))
+    slope = e.emit(SignOp, difference)
     if p == inf:
-        is_one = e.emit(EqOp, e.emit(AbsOp, apart), found)
+        is_one = e.emit(EqOp, e.emit(AbsOp, difference), found)
         slope = e.emit(WhereOp, is_one, slope, zero)
     elif p == 0:
         slope = e.emit(MulOp, slope, zero)
     elif p != 1:
-        ratio = e.emit(DivOp, e.emit(AbsOp, apart), found)
-        slope = e.emit(MulOp, slope, e.emit(PowOp, ratio, e.full(p - 1, dtype(apart))))
+        ratio = e.emit(DivOp, e.emit(AbsOp, difference), found)
+        slope = e.emit(MulOp, slope, e.emit(PowOp, ratio, e.full(p - 1, dtype(difference))))
     slope = e.emit(WhereOp, e.emit(EqOp, found, zero), zero, slope)
-    return e.emit(SumOp, e.emit(MulOp, grad, slope), dims=(rank(apart) - 2,), keepdim=False)
+    return e.emit(SumOp, e.emit(MulOp, grad, slope), dims=(rank(difference) - 2,), keepdim=False)
 
 
 EMITTERS: dict[str, Emitter] = {

@@ -61,10 +61,10 @@ def index_put(
         found = index_put(e, numbers, indices, put, accumulate, is_distinct=is_distinct)
         return e.cast(found, "bool")
     if len(given) == 1:
-        ((dim, places),) = given
-        places, sizes = wrap_negative(e, places, shape(x)[dim]), shape(x)
-        flat = e.view(places, (prod(shape(places)),))
-        wanted = (*sizes[:dim], *shape(places), *sizes[dim + 1 :])
+        ((dim, index),) = given
+        index, sizes = wrap_negative(e, index, shape(x)[dim]), shape(x)
+        flat = e.view(index, (prod(shape(index)),))
+        wanted = (*sizes[:dim], *shape(index), *sizes[dim + 1 :])
         rows = e.view(e.expand(values, wanted), (*sizes[:dim], *shape(flat), *sizes[dim + 1 :]))
         return _put(e, x, dim, flat, rows, accumulate, is_distinct)
     return _put_by_several(e, x, given, values, accumulate, is_distinct)
@@ -83,8 +83,8 @@ def index_copy(
     if not rank(x):
         return e.view(source, ())
     flat = e.view(indices, (prod(shape(indices)),))
-    places = (*(None for _ in range(axis(dim, x))), flat)
-    return index_put(e, x, places, source, is_distinct=is_distinct)
+    index = (*(None for _ in range(axis(dim, x))), flat)
+    return index_put(e, x, index, source, is_distinct=is_distinct)
 
 
 def _put_by_mask(
@@ -107,7 +107,9 @@ def _put_by_several(
     """Write by several indices: their axes become one, indexed by flat numbers."""
     dims, sizes = [d for d, _ in given], shape(x)
     wide = np.broadcast_shapes(*(shape(one) for _, one in given))
-    places = flatten_indices(e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims])
+    indices = flatten_indices(
+        e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims]
+    )
     others = [d for d in range(rank(x)) if d not in dims]
     order = dims + others
     flat = e.view(
@@ -119,7 +121,7 @@ def _put_by_several(
     values = e.expand(values, (*full[:at], *wide, *full[at:]))
     moved = [*range(at, at + len(wide)), *range(at), *range(at + len(wide), rank(values))]
     rows = e.view(_permute(e, values, moved), (prod(wide), *full))
-    found = _put(e, flat, 0, places, rows, accumulate, is_distinct)
+    found = _put(e, flat, 0, indices, rows, accumulate, is_distinct)
     apart = e.view(found, tuple(sizes[d] for d in order))
     return _permute(e, apart, np.argsort(order).tolist())
 
@@ -128,18 +130,18 @@ def _put(
     e: Emission,
     x: SSAValue,
     dim: int,
-    places: SSAValue,
+    indices: SSAValue,
     rows: SSAValue,
     accumulate: bool,
     is_distinct: bool,
 ) -> SSAValue:
     """Write or add rows at indices [N] of an axis."""
     options: dict[str, Plain] = {"input_sizes": shape(x), "dim": dim}
-    found = e.emit(ops.IndexSelectBackwardOp, e.cast(rows, dtype(x)), places, **options)
+    found = e.emit(ops.IndexSelectBackwardOp, e.cast(rows, dtype(x)), indices, **options)
     if accumulate:
         return _add(e, x, found)
-    counts = _counts(e, places, shape(x)[dim], dtype(x))
-    if not is_distinct and not _are_distinct(places):
+    counts = _counts(e, indices, shape(x)[dim], dtype(x))
+    if not is_distinct and not _are_distinct(indices):
         if not _is_one_number(rows):
             raise unsupported(
                 "index_put needs indices that are known not to repeat, as PyTorch does not define "
@@ -154,10 +156,10 @@ def _put(
     return e.emit(WhereOp, is_put, found, x)
 
 
-def _counts(e: Emission, places: SSAValue, size: int, kind: str) -> SSAValue:
+def _counts(e: Emission, indices: SSAValue, size: int, kind: str) -> SSAValue:
     """Count the occurrences of each index. Shapes: [N] -> [size]"""
-    ones = e.full(1, kind, shape(places))
-    return e.emit(ops.IndexSelectBackwardOp, ones, places, input_sizes=(size,), dim=0)
+    ones = e.full(1, kind, shape(indices))
+    return e.emit(ops.IndexSelectBackwardOp, ones, indices, input_sizes=(size,), dim=0)
 
 
 def _as_axis(e: Emission, x: SSAValue, dim: int, sizes: tuple[int, ...]) -> SSAValue:
@@ -165,8 +167,8 @@ def _as_axis(e: Emission, x: SSAValue, dim: int, sizes: tuple[int, ...]) -> SSAV
     return e.expand(e.view(x, along), sizes)
 
 
-def _are_distinct(places: SSAValue) -> bool:
-    values = constant_value(places)
+def _are_distinct(indices: SSAValue) -> bool:
+    values = constant_value(indices)
     return values is not None and len(np.unique(values)) == values.size
 
 
@@ -239,19 +241,19 @@ def index_fill(e: Emission, x: SSAValue, dim: int, indices: SSAValue, value: Any
     return e.emit(WhereOp, _as_axis(e, is_put, axis(dim, x), shape(x)), filled, x)
 
 
-def take(e: Emission, x: SSAValue, places: SSAValue) -> SSAValue:
+def take(e: Emission, x: SSAValue, indices: SSAValue) -> SSAValue:
     """Gather by indices into the flattened tensor."""
     size = prod(shape(x))
-    flat = wrap_negative(e, e.view(places, (prod(shape(places)),)), size)
-    return e.view(e.emit(ops.IndexSelectOp, e.view(x, (size,)), flat, dim=0), shape(places))
+    flat = wrap_negative(e, e.view(indices, (prod(shape(indices)),)), size)
+    return e.view(e.emit(ops.IndexSelectOp, e.view(x, (size,)), flat, dim=0), shape(indices))
 
 
 def put(
-    e: Emission, x: SSAValue, places: SSAValue, source: SSAValue, accumulate: bool = False
+    e: Emission, x: SSAValue, indices: SSAValue, source: SSAValue, accumulate: bool = False
 ) -> SSAValue:
     """Write or add by indices into the flattened tensor."""
-    size, count = prod(shape(x)), prod(shape(places))
-    flat = wrap_negative(e, e.view(places, (count,)), size)
+    size, count = prod(shape(x)), prod(shape(indices))
+    flat = wrap_negative(e, e.view(indices, (count,)), size)
     rows = e.view(source, (count,))
     return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate, False), shape(x))
 
@@ -269,8 +271,8 @@ def masked_scatter_backward(e: Emission, grad: SSAValue, mask: SSAValue, sizes: 
     mask = e.expand(mask, shape(grad))
     grad = e.view(e.emit(WhereOp, mask, grad, e.full(0, dtype(grad))), (prod(shape(grad)),))
     options: dict[str, Plain] = {"input_sizes": (prod(sizes),), "dim": 0}
-    places = _numbers_of_true(e, mask)
-    return e.view(e.emit(ops.IndexSelectBackwardOp, grad, places, **options), tuple(sizes))
+    indices = _numbers_of_true(e, mask)
+    return e.view(e.emit(ops.IndexSelectBackwardOp, grad, indices, **options), tuple(sizes))
 
 
 def _numbers_of_true(e: Emission, mask: SSAValue) -> SSAValue:

@@ -40,8 +40,8 @@ def is_in(
     _require_few("isin", size)
     if not size:
         return e.full(invert, "bool", e.sizes)
-    apart = e.emit(EqOp, e.view(x, (*shape(x), 1)), e.view(tested, (size,)))
-    counts = e.emit(SumOp, e.cast(apart, "int64"), dims=(rank(x),), keepdim=False)
+    is_equal = e.emit(EqOp, e.view(x, (*shape(x), 1)), e.view(tested, (size,)))
+    counts = e.emit(SumOp, e.cast(is_equal, "int64"), dims=(rank(x),), keepdim=False)
     found = e.cast(counts, "bool")
     return logical_not(e, found) if invert else found
 

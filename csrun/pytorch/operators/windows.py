@@ -12,15 +12,15 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
 from csrun.cirh.ops.reductions import ArgmaxOp
 from csrun.pytorch.operators.base import Emission, Emitter, rank, shape
+from csrun.pytorch.operators.constant_indices import add_at, read_at
 from csrun.pytorch.operators.indexing import pad
-from csrun.pytorch.operators.places import add_at, read_at
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
-def _padded_places(size: int, before: int, behind: int, mode: str) -> Places:
+def _padded_indices(size: int, before: int, behind: int, mode: str) -> Indices:
     """Return the source index of each element of a padded axis."""
-    found: Places = np.pad(np.arange(size), (max(before, 0), max(behind, 0)), mode=mode)  # type: ignore[call-overload]
+    found: Indices = np.pad(np.arange(size), (max(before, 0), max(behind, 0)), mode=mode)  # type: ignore[call-overload]
     return found[max(-before, 0) : len(found) - max(-behind, 0)]
 
 
@@ -32,7 +32,7 @@ def _pairs(sizes: Any, axes: int) -> list[tuple[int, int, int]]:
 
 def pad_by_copies(mode: str, e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
     for dim, before, behind in _pairs(sizes, rank(x)):
-        x = read_at(e, x, dim, _padded_places(shape(x)[dim], before, behind, mode))
+        x = read_at(e, x, dim, _padded_indices(shape(x)[dim], before, behind, mode))
     return x
 
 
@@ -42,17 +42,17 @@ def pad_by_copies_backward(
     for dim, before, behind in _pairs(sizes, rank(x)):
         size = shape(x)[dim]
         own = (*shape(grad)[:dim], size, *shape(grad)[dim + 1 :])
-        grad = add_at(e, grad, dim, _padded_places(size, before, behind, mode), own)
+        grad = add_at(e, grad, dim, _padded_indices(size, before, behind, mode), own)
     return grad
 
 
-def _blocks(size: int, window: int, dilation: int, stride: int) -> Places:
+def _blocks(size: int, window: int, dilation: int, stride: int) -> Indices:
     """Shapes: [window, number of windows]"""
     first = np.arange(0, size - dilation * (window - 1), stride)
     return np.arange(window)[:, None] * dilation + first
 
 
-def _flat_blocks(sizes: Sequence[int], kernel: Any, dilation: Any, stride: Any) -> Places:
+def _flat_blocks(sizes: Sequence[int], kernel: Any, dilation: Any, stride: Any) -> Indices:
     """Shapes: [rows and columns of a window, windows]"""
     rows, columns = (_blocks(*each) for each in zip(sizes, kernel, dilation, stride, strict=True))
     found = rows[:, None, :, None] * sizes[1] + columns[None, :, None, :]
@@ -79,55 +79,55 @@ def col2im(
     """Sum of windows at their positions: the gradient of im2col."""
     up, left = padding
     padded = (sizes[0] + 2 * up, sizes[1] + 2 * left)
-    places = _flat_blocks(padded, kernel, dilation, stride)
+    indices = _flat_blocks(padded, kernel, dilation, stride)
     outer = e.sizes[:-2]
-    flat = e.view(x, (*outer, places.size))
-    found = add_at(e, flat, len(outer), places, (*outer, prod(padded)))
+    flat = e.view(x, (*outer, indices.size))
+    found = add_at(e, flat, len(outer), indices, (*outer, prod(padded)))
     return pad(e, e.view(found, (*outer, *padded)), (-left, -left, -up, -up))
 
 
-def _adaptive_windows(size: int, count: int) -> Places:
+def _adaptive_windows(size: int, count: int) -> Indices:
     """Return the indices of adaptive windows, padded to the longest with their first index.
 
     Shapes: [count, longest]
     """
     first = np.arange(count) * size // count
     last = -(-(np.arange(1, count + 1) * size) // count)
-    places = first[:, None] + np.arange((last - first).max(initial=1))
-    found: Places = np.where(places < last[:, None], places, first[:, None])
+    indices = first[:, None] + np.arange((last - first).max(initial=1))
+    found: Indices = np.where(indices < last[:, None], indices, first[:, None])
     return found
 
 
 def _pooled_windows(
     size: int, count: int, window: int, stride: int, padding: int, dilation: int
-) -> Places:
+) -> Indices:
     """Return the indices of pooling windows, with their first valid index for padding."""
-    places = np.arange(count)[:, None] * stride - padding + np.arange(window) * dilation
-    inside = (places >= 0) & (places < size)
-    first = np.take_along_axis(places, inside.argmax(1)[:, None], 1)
-    found: Places = np.where(inside, places, first)
+    indices = np.arange(count)[:, None] * stride - padding + np.arange(window) * dilation
+    inside = (indices >= 0) & (indices < size)
+    first = np.take_along_axis(indices, inside.argmax(1)[:, None], 1)
+    found: Indices = np.where(inside, indices, first)
     return found
 
 
-def _flat_windows(windows: Sequence[Places], sizes: Sequence[int]) -> Places:
+def _flat_windows(windows: Sequence[Indices], sizes: Sequence[int]) -> Indices:
     """Return windows of several axes as flat indices. Shapes: [windows, elements]"""
     found = np.zeros((1, 1), np.int64)
     for own, size in zip(windows, sizes, strict=True):
-        apart = found[:, None, :, None] * size + own[None, :, None, :]
-        found = apart.reshape(len(found) * len(own), -1)
+        split = found[:, None, :, None] * size + own[None, :, None, :]
+        found = split.reshape(len(found) * len(own), -1)
     return found
 
 
-def _max_pool(e: Emission, x: SSAValue, windows: Sequence[Places]) -> tuple[SSAValue, SSAValue]:
+def _max_pool(e: Emission, x: SSAValue, windows: Sequence[Indices]) -> tuple[SSAValue, SSAValue]:
     """Emit the maximum of each window, and its index in the image."""
     inner = shape(x)[rank(x) - len(windows) :]
     outer = shape(x)[: rank(x) - len(windows)]
-    places = _flat_windows(windows, inner)
+    indices = _flat_windows(windows, inner)
     flat = e.view(x, (prod(outer), prod(inner)))
-    seen = e.view(read_at(e, flat, 1, places), (prod(outer), *places.shape))
-    which = e.view(e.emit(ArgmaxOp, seen, dim=2), (prod(outer), len(places), 1))
+    seen = e.view(read_at(e, flat, 1, indices), (prod(outer), *indices.shape))
+    which = e.view(e.emit(ArgmaxOp, seen, dim=2), (prod(outer), len(indices), 1))
     found = e.emit(GatherOp, seen, which, dim=2)
-    table = e.expand(e.constant(places[None]), (prod(outer), *places.shape))
+    table = e.expand(e.constant(indices[None]), (prod(outer), *indices.shape))
     at = e.emit(GatherOp, table, which, dim=2)
     return e.view(found, e.sizes), e.view(at, e.sizes)
 
@@ -155,20 +155,20 @@ def max_pool_3d(
 
 
 def largest_backward(
-    e: Emission, grad: SSAValue, x: SSAValue, places: SSAValue, axes: int
+    e: Emission, grad: SSAValue, x: SSAValue, indices: SSAValue, axes: int
 ) -> SSAValue:
     """Scatter gradients to the indices of maxima."""
     outer, inner = shape(x)[: rank(x) - axes], shape(x)[rank(x) - axes :]
     rows = (prod(outer), prod(shape(grad)[rank(x) - axes :]))
     sizes = (prod(outer), prod(inner))
-    flat, at = e.view(grad, rows), e.view(places, rows)
+    flat, at = e.view(grad, rows), e.view(indices, rows)
     return e.view(e.emit(GatherBackwardOp, flat, at, input_sizes=sizes, dim=1), shape(x))
 
 
 def adaptive_max_pool_backward(
-    axes: int, e: Emission, grad: SSAValue, x: SSAValue, places: SSAValue
+    axes: int, e: Emission, grad: SSAValue, x: SSAValue, indices: SSAValue
 ) -> SSAValue:
-    return largest_backward(e, grad, x, places, axes)
+    return largest_backward(e, grad, x, indices, axes)
 
 
 def max_pool_3d_backward(e: Emission, grad: SSAValue, x: SSAValue, *options: Any) -> SSAValue:

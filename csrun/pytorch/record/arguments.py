@@ -27,6 +27,11 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     return found
 
 
+def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors among arguments, in order."""
+    return [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+
+
 def map_arguments(
     function: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -16,7 +16,7 @@ import torch
 from torch.autograd import function
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.arguments import leaves_of, map_arguments, tensors_in
 from csrun.pytorch.record.autograd_graph import have_hooks
 from csrun.pytorch.record.cached_calls import (
     DENSE,
@@ -180,7 +180,7 @@ class CallMatcher:
 
     def _is_of_step(self, args: Any, kwargs: Any) -> bool:
         """True if a call has a traced tensor, or one of the model's."""
-        given = [x for x in leaves_of(args, kwargs) if isinstance(x, torch.Tensor)]
+        given = tensors_in(args, kwargs)
         return any(type(x) not in DENSE or self._recorder.is_recorded(x) for x in given)
 
     @contextmanager

@@ -141,8 +141,8 @@ def has_other_shapes(first: Recording, again: Recording) -> bool:
     for one, other in zip(first.operators, again.operators, strict=False):
         if not _is_same_operator(one, other):
             shapes = other.keywords.get("shapes")
-            is_alike = _is_same_operator(one, replace(other, keywords=one.keywords))
-            return one.is_of_host and is_alike and one.keywords["shapes"] != shapes
+            is_same = _is_same_operator(one, replace(other, keywords=one.keywords))
+            return one.is_of_host and is_same and one.keywords["shapes"] != shapes
     return False
 
 
@@ -152,8 +152,8 @@ def _changed_number(
     """Return the index of a changed number among the arguments of an operator that accepts a tensor
     there.
     """
-    is_alike = _is_same_operator(one, replace(other, arguments=one.arguments))
-    if not is_alike or other.name not in _TAKE_NUMBERS or len(one.arguments) != 2:
+    is_same = _is_same_operator(one, replace(other, arguments=one.arguments))
+    if not is_same or other.name not in _TAKE_NUMBERS or len(one.arguments) != 2:
         return None
     (left, right), (now, other_right) = one.arguments, other.arguments
     if left != now or not _is_number(right) or not _is_number(other_right):

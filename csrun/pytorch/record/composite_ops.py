@@ -207,7 +207,7 @@ def record_batch_norm(
             "statistics: call eval() on its module"
         )
     tensors = (input, running_mean, running_var, weight, bias)
-    is_mean = recorder.counters.is_read_beside(running_mean)  # over all batches: momentum=None
+    is_mean = recorder.counters.is_counter_read(running_mean)  # over all batches: momentum=None
     by = 1.0 if is_mean else float(momentum)
     out, *running = BATCH_NORM.record(recorder, tensors, momentum=by, eps=float(eps))
     for buffer, value in zip((running_mean, running_var), running, strict=False):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from csrun.pytorch.errors import CaptureError, call_for_user
-from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.arguments import map_arguments, tensors_in
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import LeafSource, Ref
@@ -140,7 +140,7 @@ class ForwardDraws:
         with unrecorded(), torch.no_grad():
             numbers, made = self._draw(func, given, options)
         drawn = recorder.add_plain(numbers, LeafSource.SCRIPT)
-        tensors = (a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor))
+        tensors = tensors_in(args, kwargs)
         if made is not None and all(tensor is like for tensor in tensors):
             made.value = drawn.value
         else:

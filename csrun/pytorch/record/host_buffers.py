@@ -74,7 +74,7 @@ class HostBuffers:
         call_for_user(func, args, kwargs)
         return True
 
-    def is_read_beside(self, statistics: torch.Tensor | None) -> bool:
+    def is_counter_read(self, statistics: torch.Tensor | None) -> bool:
         """True if the step reads the batch counter of a norm's statistics."""
         name = None if statistics is None else self._recorder.name_of(statistics)
         owner = "" if name is None else name.rpartition(".")[0]

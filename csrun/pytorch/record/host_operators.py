@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.arguments import leaves_of, map_arguments, tensors_in
 from csrun.pytorch.record.draws import ForwardDraws
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.plain_tensors import PlainTensors
@@ -217,7 +217,7 @@ class HostOperators:
         """Return the result of an operator; None if its shape is known."""
         if torch.Tag.dynamic_output_shape not in func.tags:
             return None
-        tensors = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+        tensors = tensors_in(args, kwargs)
         reader = None if func is torch.ops.aten.index.Tensor else self._reader_of(tensors)
         if reader is None:
             return None

@@ -238,8 +238,8 @@ def _traced(
                 return None
             found.append(own)
         elif kind is _NestedOperand:
-            is_alike = type(argument) is expected.kind
-            each = _traced(expected.each, argument, of_model) if is_alike else None
+            is_same_kind = type(argument) is expected.kind
+            each = _traced(expected.each, argument, of_model) if is_same_kind else None
             if each is None:
                 return None
             found.append(expected.kind(each))

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
-from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.arguments import leaves_of, map_arguments, tensors_in
 from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.call_matcher import CallMatcher, UnknownCalls
@@ -244,10 +244,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         func = overload_of_tensors(func)
         if self.is_in_update and has_number(func, kwargs):
             return record_scaled(self, func, args, kwargs)
-        if self.followed is not None:
-            self.followed.observe_operator(args, kwargs)
-        if are_saved_through_hooks():
-            self.backward.is_watched = True
+        self._observe(args, kwargs)
         if not torch.is_inference_mode_enabled():
             if (repeated := self.repeated.results(func, args, kwargs)) is not None:
                 return repeated
@@ -255,12 +252,12 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
                 return self.alias(self.traced(args[0]))
             if _is_plain_write(func) and all(map(self._is_own, leaves_of(args, kwargs))):
                 return self.writes.record(func, args, kwargs)
-        given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+        given = tensors_in(args, kwargs)
         if not any(map(self.is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
         if any(map(is_sparse, given)):
             func, args, kwargs = self.plain.with_dense(func, args, kwargs)
-            given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+            given = tensors_in(args, kwargs)
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
             raise self.refusal(
                 "inference_mode() was entered outside the Session's block: use torch.no_grad()"
@@ -275,10 +272,23 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         if self.counters.write(func, given, args, kwargs):
             return given[0]
         self.counters.read(given)
+        return self._record_operator(func, given, args, kwargs)
+
+    def _observe(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Note an operator for the check of the calls, and for saved tensors of hooks."""
+        if self.followed is not None:
+            self.followed.observe_operator(args, kwargs)
+        if are_saved_through_hooks():
+            self.backward.is_watched = True
+
+    def _record_operator(
+        self, func: Any, given: list[torch.Tensor], args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Record an operator on traced tensors, or compute it on the host; `given`: its tensors."""
         if func in INDEXING:
             args = with_places(func, args, self.is_constant, self.host.places)
             args = self.host.distinct(func, args)
-            given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+            given = tensors_in(args, kwargs)
         if func in DRAWING_OPERATORS and self.may_draw:
             drawn = self.draws.traced(func, args, kwargs)
             if not func._schema.is_mutable:

@@ -148,13 +148,13 @@ def test_every_layer_is_in_one_group_however_many_there_are(layers):
 def test_one_group_is_two_where_updates_go_beside_gradients(sizes, expected):
     forward, backward = uses(sizes), uses(reversed(sizes))
     assert group_layers(sizes, forward, backward, MB) == [tuple(sizes)]
-    halves = group_layers(sizes, forward, backward, MB, updates_beside=True)
+    halves = group_layers(sizes, forward, backward, MB, concurrent_updates=True)
     assert [" ".join(group) for group in halves] == expected
-    assert group_layers(sizes, forward, [], MB, updates_beside=True) == [tuple(sizes)]
+    assert group_layers(sizes, forward, [], MB, concurrent_updates=True) == [tuple(sizes)]
 
 
 def test_two_groups_stay_two_where_updates_go_beside_gradients():
     sizes = {"a": MB, "b": MB // 2, "c": MB // 2}
     forward, backward = uses(sizes), uses(reversed(sizes))
-    groups = group_layers(sizes, forward, backward, MB, updates_beside=True)
+    groups = group_layers(sizes, forward, backward, MB, concurrent_updates=True)
     assert groups == [("a",), ("b", "c")]
