@@ -83,7 +83,7 @@ def compile_run(
         compiled = compile_fitting(tracing_of(run), traced, run.model_dir, options, begin)
     wanted = compiled.executable.plan.estimate.samples_per_sec
     pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
-    run.reports.give(pipeline, compiled.executable.directory)
+    run.reports.publish(pipeline, compiled.executable.directory)
     return compiled
 
 

@@ -46,7 +46,7 @@ class InputReports:
     def __init__(self) -> None:
         self._logged: set[tuple[bool, str, str]] = set()
 
-    def give(self, pipeline: Pipeline, folder: Path | None) -> None:
+    def publish(self, pipeline: Pipeline, folder: Path | None) -> None:
         """Write a pipeline's report to a compile directory, if any, and log new findings."""
         findings = examine(pipeline)
         if folder is not None:
@@ -72,7 +72,7 @@ class InputReports:
 class NoReports(InputReports):
     """Reports of a run that does not report on its input function."""
 
-    def give(self, pipeline: Pipeline, folder: Path | None) -> None:
+    def publish(self, pipeline: Pipeline, folder: Path | None) -> None:
         """Ignore the report."""
 
 

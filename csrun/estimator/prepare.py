@@ -48,7 +48,7 @@ def validate_only(run: EstimatorRun, mode: RunMode) -> Results:
     _validate(run, traced)
     if (folder := _to_measure()) is not None:
         return compile_only(replace(run, model_dir=folder / MODEL_DIR), mode)
-    run.reports.give(describe(run.dataset, mode, readers(run.context, False)), None)
+    run.reports.publish(describe(run.dataset, mode, readers(run.context, False)), None)
     return {}
 
 
@@ -158,7 +158,7 @@ def _measure(
         seen=Probe.of_worker(measured),
     )
     is_kept = not run.model_dir.is_relative_to(folder)
-    run.reports.give(pipeline, executable.directory if is_kept else None)
+    run.reports.publish(pipeline, executable.directory if is_kept else None)
     suggestions = tuple(finding.message for finding in examine(pipeline))
     msgspec.structs.replace(measured, suggestions=suggestions).write(folder)
 

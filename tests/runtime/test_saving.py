@@ -73,7 +73,7 @@ def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Di
     assert disk.waits.wait(WAIT_S)
     for tensor in state.values():
         tensor[...] = 2
-    saving.look()
+    saving.check()
     assert checkpoints.kept_steps(tmp_path) == ()  # it does not count yet
     disk.may_go_on.set()
     saving.wait()

@@ -192,7 +192,7 @@ def test_the_time_between_two_lines_doubles(monkeypatch):
     told = []
     stall_watch = shared.StallWatch(told.append)
     for _ in range(250):
-        left_s = stall_watch.look()
+        left_s = stall_watch.check()
         assert 0 < left_s <= 240
         now[0] += 1
     assert told == [30.0, 60.0, 120.0, 240.0]

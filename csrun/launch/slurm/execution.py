@@ -175,7 +175,7 @@ class _SrunExecution:
                         raise EndedBySignalError(self._signals.recv(64)[0])
                     self._take_reports()
                 self._show_srun()
-                self._watch.look()
+                self._watch.poll()
         self._show_srun()
 
     def _take_reports(self) -> None:

@@ -53,13 +53,13 @@ class HeartbeatMonitor:
     """
 
     def __init__(self, now_s: float) -> None:
-        self._looked_s = now_s
+        self._read_s = now_s
         self._silent_s = 0.0
 
-    def look(self, now_s: float, *, has_news: bool) -> None:
+    def note_read(self, now_s: float, *, has_news: bool) -> None:
         """Record that the mailbox was read, with or without new messages."""
-        since_s = min(now_s - self._looked_s, MOST_S)
-        self._looked_s = now_s
+        since_s = min(now_s - self._read_s, MOST_S)
+        self._read_s = now_s
         self._silent_s = 0.0 if has_news else self._silent_s + since_s
 
     def is_lost(self, silence_s: float) -> bool:
@@ -154,7 +154,7 @@ class OrphanedNode:
     def orders(self) -> list[mailbox.ToNodeAgents]:
         """Return new messages of the launcher."""
         orders = self._orders.read()
-        self._watch.look(time.monotonic(), has_news=bool(orders))
+        self._watch.note_read(time.monotonic(), has_news=bool(orders))
         for order in orders:
             if isinstance(order, mailbox.Heartbeat):
                 self._heartbeat = order

@@ -34,7 +34,7 @@ class QueueWatch:
         if job_id := job_of(line):
             self._job_id, self._next_s = str(job_id), monotonic() + 1
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Query when due; print the answer if it has changed."""
         if self._query is not None and self._query.poll() is not None:
             output, _ = self._query.communicate()

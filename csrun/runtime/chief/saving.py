@@ -91,8 +91,8 @@ class Saving:
         self.wait()
         self.newest = None
 
-    def look(self) -> None:
-        """Check whether the last checkpoint has failed. Raises: CsrunError as `wait`"""
+    def check(self) -> None:
+        """Raises: CsrunError as `wait`, if the last checkpoint has failed"""
         if self._under_way is not None and self._under_way.done():
             self.wait()
 

@@ -44,7 +44,7 @@ class ChiefTrace:
         self.recorder = SpanRecorder(steps)
         self._is_written = steps is None
 
-    def look(self, step: int, is_over: bool = False) -> None:
+    def write_if_done(self, step: int, is_over: bool = False) -> None:
         """Write the file if `step` steps are done and no more will be traced."""
         if self._is_written or self._steps is None:
             return

@@ -1,16 +1,14 @@
 """A training: drives a machine's steps, and writes the run's output to model_dir."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
-from csrun.base.errors import CsrunError, UsageError
+from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.context.deferred_termination import DeferredTermination, reason_to_end
 from csrun.executable import MOST_STEPS, StepNumber
@@ -31,6 +29,7 @@ from csrun.runtime.chief.step_orders import (
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
 from csrun.runtime.chief.update_reports import UpdateReports
+from csrun.runtime.chief.weight_writes import WeightWrites
 from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers
@@ -90,8 +89,7 @@ class Training:
         self._step_end = step_end
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # time of the last order
-        self._unwritten: Mapping[str, Array] = {}  # values changed by writes since the last step
-        self._replaced: dict[str, Array] = {}  # values that only the next checkpoint can have
+        self._writes = WeightWrites(machine)
         self.step = options.first
 
     def __enter__(self) -> Self:
@@ -173,7 +171,7 @@ class Training:
             losses.
         """
         options = self._options
-        self.require_replaced()
+        self._writes.require_applied(self.step)
         if numbers:
             self._numbers.put(self.step, numbers)
         if self._scale is not None:
@@ -206,7 +204,7 @@ class Training:
             exhausted = self._scale.finish(first, steps, overflow)
         self.step += steps
         if steps:
-            self._unwritten = {}
+            self._writes.end_step()
         self._taken(first, done.done)
         self.record.add(done, steps, waited_s)
         self._is_at_end = done.finished
@@ -223,16 +221,17 @@ class Training:
         if exhausted is not None:
             raise CsrunError(exhausted)
         # A failed checkpoint ends the training now, instead of at the next one, hours later.
-        self._saving.look()
+        self._saving.check()
         if steps and options.saves_due:
             self.save_due()
         if self._ending.received is None:
-            self._trace.look(self.step)
+            self._trace.write_if_done(self.step)
         self.record.mark(Row.CHIEF)
         if (asked := self._ending.received) is not None:
             self._is_asked = True
             self._save_before_end(reason_to_end(asked))
-            self._trace.look(self.step, is_over=True)  # by processes that may still be computing
+            # of processes that may still be computing
+            self._trace.write_if_done(self.step, is_over=True)
             self._ending.__exit__()
         return done
 
@@ -260,14 +259,7 @@ class Training:
         writes.
         """
         self._saving.wait()
-        found = {name: np.array(self._machine.state[name]) for name in values}
-        self._unwritten = {**found, **self._unwritten}
-        self._put(values)
-
-    def _put(self, values: Mapping[str, Array]) -> None:
-        for name, value in values.items():
-            self._machine.state[name][...] = value
-        self._machine.written()
+        self._writes.write(values)
 
     def replace(self, values: Mapping[str, Array]) -> None:
         """Continue from other weights, by name, which the next checkpoint has, unlike with `write`.
@@ -275,10 +267,7 @@ class Training:
         On a machine that accepts no writes a step must not follow.
         """
         self.forget_checkpoint()
-        if self._machine.has_writable_state:
-            self._put(values)
-        else:
-            self._replaced |= values
+        self._writes.replace(values)
 
     def forget_checkpoint(self) -> None:
         """Write the next checkpoint also if there is one of the same step."""
@@ -286,12 +275,7 @@ class Training:
 
     def require_replaced(self) -> None:
         """Raises: UsageError if the machine could not take over weights that were replaced"""
-        if self._replaced:
-            raise UsageError(
-                f"{min(self._replaced)} was changed after step {self.step} of the training, which "
-                "needs a weight store in memory on the chief's machine and, in pipelined mode, one "
-                "CS system: raise weight_store_memory, use one node or system, or leave it as it is"
-            )
+        self._writes.require_applied(self.step)
 
     def save_due(self) -> None:
         """Begin the checkpoint of the last step, if one is due and has not begun."""
@@ -313,7 +297,7 @@ class Training:
         self.record.mark(Row.SCRIPT)
         if not self._is_asked:
             self._save_last()
-        self._trace.look(self.step, is_over=True)
+        self._trace.write_if_done(self.step, is_over=True)
         self._ending.__exit__()
         self.record.mark(Row.CHIEF)
         self.record.finish(self._loss)
@@ -378,26 +362,12 @@ class Training:
         self.record.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
         more = {**self._options.extra_tensors(step), **(self._scale.tensors if self._scale else {})}
-        more |= self._replaced
-        with self._as_it_was():
+        more |= self._writes.replaced
+        with self._writes.undone(self._saving.wait):
             state, unchecked = {**self._machine.state, **more}, self._options.unchecked
             self._saving.begin(step, state, self._machine.pause_updates, more, unchecked)
         self.record.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
-
-    @contextmanager
-    def _as_it_was(self) -> Iterator[None]:
-        """Return the state as it was after the last step, without later writes."""
-        if not self._unwritten:
-            yield
-            return
-        written = {name: np.array(self._machine.state[name]) for name in self._unwritten}
-        self._put(self._unwritten)
-        try:
-            yield
-            self._saving.wait()
-        finally:
-            self._put(written)
 
     def _traced(self, kind: SpanKind, first: int, began_ns: int, count: int = 1) -> None:
         """Trace the chief's activity for some steps, if one of them is traced."""

@@ -89,7 +89,7 @@ class Listener:
             # checked also while unauthenticated connections keep arriving
             if monotonic() >= look_s:
                 self._require_living(missing)
-                stall_watch.look()
+                stall_watch.check()
                 look_s = monotonic() + LOOK_FOR_ENDED_S
             for descriptor, _ in events:
                 if descriptor in self._listening:

@@ -242,7 +242,7 @@ class StallWatch:
         """
         return StallWatch(overdue, (waited_s or STALL_S) + OWN_WORD_S)
 
-    def look(self) -> float:
+    def check(self) -> float:
         """Warn if it is time to; return the seconds until the next check."""
         waited_s = monotonic() - self._began_s
         if waited_s >= self._next_s:
@@ -253,7 +253,7 @@ class StallWatch:
     def poll(self, poll: select.poll) -> list[tuple[int, int]]:
         """Return the ready descriptors, without a timeout."""
         while True:
-            if ready := poll_awake(poll, max(0.001, self.look())):
+            if ready := poll_awake(poll, max(0.001, self.check())):
                 return ready
 
 

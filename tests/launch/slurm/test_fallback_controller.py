@@ -42,16 +42,16 @@ def test_silence_is_what_was_looked_for_and_not_found() -> None:
     looks = [2.0 * look for look in range(1, 61)]
     for now_s in looks:
         assert not watch.is_lost(SILENCE_S)
-        watch.look(now_s, has_news=False)
+        watch.note_read(now_s, has_news=False)
     assert watch.is_lost(SILENCE_S)
-    watch.look(122.0, has_news=True)
+    watch.note_read(122.0, has_news=True)
     assert not watch.is_lost(MOST_S)
 
 
 def test_time_in_which_nobody_could_look_is_no_silence() -> None:
     """As when the file system does not answer for ten minutes, on either side."""
     watch = HeartbeatMonitor(0.0)
-    watch.look(600.0, has_news=False)
+    watch.note_read(600.0, has_news=False)
     assert not watch.is_lost(SILENCE_S)
     assert watch.is_lost(MOST_S)
 

@@ -23,7 +23,7 @@ from csrun.executable import Runtime, StepState, state_views, wafer_views
 from csrun.executable.store_places import gradients_offset
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.remote.state import ASK, SentState
+from csrun.runtime.remote.state import REQUEST, SentState
 from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink, StoreRequest
 from csrun.runtime.remote.weights import GradientMemory, RemoteMemoryxLink, RemoteWeights
 from csrun.runtime.roles import memoryx
@@ -319,7 +319,7 @@ def test_altered_gradients_are_no_update(tmp_path, byte, what):
     assert str(error).startswith(f"{what} from the wafer arrived corrupted: ")
 
 
-ASK_BYTES = ASK.size + SUM.size
+ASK_BYTES = REQUEST.size + SUM.size
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_second_programs_visits_have_their_own_names(tmp_path, monkeypatch):
         machine, written = CpuMachine(one, data(NETWORK), settings, 0), Written(monkeypatch)
         machine.initialize()
         machine.run(StepOrder(0, 1))
-        ChiefTrace(machine, STEPS, tmp_path).look(9)
+        ChiefTrace(machine, STEPS, tmp_path).write_if_done(9)
         names.append(written.computed())
     assert len(names[0]) < len(names[1])
     machine, written = CpuMachine(executables[0], data(NETWORK), settings, 0), Written(monkeypatch)
@@ -86,7 +86,7 @@ def test_a_second_programs_visits_have_their_own_names(tmp_path, monkeypatch):
     other = machine.load(executables[1], Feed(data(NETWORK)))
     for step, program in enumerate((machine, other, machine)):
         program.run(StepOrder(step, 1))
-    ChiefTrace(machine, STEPS, tmp_path).look(9)
+    ChiefTrace(machine, STEPS, tmp_path).write_if_done(9)
     assert written.computed() == [*names[0], *names[1], *names[0]]
 
 
