@@ -1,6 +1,7 @@
 """One name, one meaning: class names, and file names of modules."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,21 @@ MIRRORED_FOLDERS = (
     {"runtime/remote", "runtime/roles", "runtime/step", "runtime/wire"},  # by process and by wire
     {"launch", "launch/slurm"},  # for all schedulers, and for Slurm
 )
+# Words to avoid in names of classes and functions, and what to write instead.
+WORDS_TO_AVOID = {
+    "afar": "remote",
+    "afterwards": "after, or a verb",
+    "amid": "during",
+    "anew": "again, or restart",
+    "beside": "the role of the thing, or concurrent",
+    "heard": "received or reported",
+    "hear": "receive",
+    "said": "logged, printed or reported",
+    "say": "log, print or report",
+    "tell": "send, log, print or notify",
+    "together": "joint or concurrent",
+    "told": "sent or reported",
+}
 # Names that each package may use for its own.
 CONVENTIONAL = {"__init__", "__main__", "base", "errors", "options"}
 
@@ -98,3 +114,24 @@ def test_modules_share_a_file_name_only_with_their_mirrors() -> None:
         and not any(folders <= group for group in MIRRORED_FOLDERS)
     }
     assert not shared
+
+
+def words_of(name: str) -> set[str]:
+    """Words of a name in camel case or with underscores."""
+    return set(re.findall(r"[a-z0-9]+", re.sub(r"([A-Z])", r"_\1", name).lower()))
+
+
+def test_names_have_the_words_of_the_field() -> None:
+    found = [
+        f"{folder_of(path)}/{path.name}: {node.name}: write {WORDS_TO_AVOID[word]!r}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for word in words_of(node.name) & WORDS_TO_AVOID.keys()
+    ]
+    assert not found
+
+
+def test_words_of_a_name_are_found() -> None:
+    assert words_of("_SaidByCsrun") == {"said", "by", "csrun"}
+    assert words_of("keep_beside") == {"keep", "beside"}

@@ -171,7 +171,8 @@ def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Fee
     if request.target is not None:
         return FeedTarget(request.target, "given with --target")
     if site.scheduler is Scheduler.LOCAL and measured.wafer_samples_per_s:
-        source = "measured: the wafer of this machine" + wording.beside(measured.beside_wafer)
+        others = wording.background_clause(measured.beside_wafer)
+        source = f"measured: the wafer of this machine{others}"
         return FeedTarget(measured.wafer_samples_per_s, source, spread=measured.wafer_spread)
     if measured.estimated_samples_per_s > 0:
         return FeedTarget(measured.estimated_samples_per_s, "the compile's estimate of the system")

@@ -18,7 +18,7 @@ from csrun.system import (
     wait_in_queue,
 )
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,28 @@ class NodeAllocation:
         self.release()
 
 
-def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> NodeAllocation:
+def allocate(site: Site, count: int, job_id: int, log: Report, on_wait: Report) -> NodeAllocation:
     """Lease `count` nodes, all or none, in the order of requests.
 
     on_wait: called with what is waited for.
-    say: called with the same in the form of srun's messages.
+    log: called with the same in the form of srun's messages.
     """
     folder = site_state_dir(site.name) / "nodes"
     holder = f"job {job_id} (process {os.getpid()})"
 
-    def tell() -> None:
+    def report() -> None:
         reason = _waiting_for(folder, site, count)
-        say(f"csrun: waiting for {reason}")
+        log(f"csrun: waiting for {reason}")
         on_wait(reason)
 
-    say(f"srun: job {job_id} queued and waiting for resources")
+    log(f"srun: job {job_id} queued and waiting for resources")
     allocation = wait_in_queue(
         TicketQueue(folder / "line", site.shared),
         holder,
         lambda: _try_allocate(folder, site, count, holder),
-        tell,
+        report,
     )
-    say(f"srun: job {job_id} has been allocated resources")
+    log(f"srun: job {job_id} has been allocated resources")
     return allocation
 
 

@@ -52,7 +52,7 @@ def chart_of(analysis: Analysis) -> Chart:
     reduced accordingly; elsewhere both are undisturbed.
     """
     fit, left = analysis.fit, analysis.left
-    tasks = analysis.together
+    tasks = analysis.concurrent_streamers
     most = min(max(fit.most_tasks, tasks, 2), WIDEST * max(fit.most_tasks, 1))
     numbers = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
     curve = tuple(ChartPoint(number, left * fit.at(number)) for number in numbers)

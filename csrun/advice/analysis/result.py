@@ -48,7 +48,7 @@ class Analysis(msgspec.Struct, frozen=True):
         return next(fit for fit in self.fits if fit.cpus == cpus)
 
     @property
-    def together(self) -> int:
+    def concurrent_streamers(self) -> int:
         """Number of recommended streamers that the law is applied to at once."""
         layout = self.solution.layout
         shared = self.site.one_machine or self.saturation.spans_nodes
@@ -62,7 +62,7 @@ class Analysis(msgspec.Struct, frozen=True):
     @property
     def extrapolated(self) -> bool:
         """True if these are more than were measured."""
-        return self.together > self.fit.most_tasks
+        return self.concurrent_streamers > self.fit.most_tasks
 
     @property
     def link(self) -> float:

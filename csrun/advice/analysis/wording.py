@@ -185,11 +185,11 @@ def verified(found: VerifiedLayout) -> str:
         f"{several(fed.streamers, 'streamer')} on {several(layout.nodes, 'node')},"
         f" {fed.seconds:.3g} s: measured"
         f" {count(fed.samples_per_s)} samples/s, predicted {count(layout.samples_per_s)}"
-        f" ({deviation(found.deviation)}){beside(found.beside)}"
+        f" ({deviation(found.deviation)}){background_clause(found.beside)}"
     )
 
 
-def beside(use: BackgroundUse) -> str:
+def background_clause(use: BackgroundUse) -> str:
     """Clause about CPU use by other processes; empty if negligible."""
     if use.cpus < DISTURBED:
         return ""

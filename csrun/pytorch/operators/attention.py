@@ -10,7 +10,6 @@ from csrun.cirh.batch_axes import SampleAxis
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.random import DropoutMaskOp
-from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type
 from csrun.pytorch.operators.base import Emission, Emitter, shape
 
@@ -83,7 +82,7 @@ class _Axes:
         last = shape(x)[-2:]
         x = x if self._is_first else e.view(x, (*self.split_sizes, *last))
         order = (self.samples, *self._others, len(self.split_sizes), len(self.split_sizes) + 1)
-        x = x if self._is_first else e.emit(PermuteOp, x, dims=order)
+        x = x if self._is_first else e.permute(x, order)
         return e.view(x, (self._count, prod(self.sizes) // max(self._count, 1), *last))
 
     def back(self, e: Emission, x: SSAValue) -> SSAValue:
@@ -93,7 +92,7 @@ class _Axes:
             order = (self.samples, *self._others)
             x = e.view(x, (*(self.split_sizes[d] for d in order), *last))
             axes = tuple(order.index(d) for d in range(rank))
-            x = e.emit(PermuteOp, x, dims=(*axes, rank, rank + 1))
+            x = e.permute(x, (*axes, rank, rank + 1))
         return e.view(x, (*self.sizes, *last))
 
     @property

@@ -1,6 +1,6 @@
 """Emission: the builder that emitters write to, with helpers on shapes and types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import islice
@@ -15,7 +15,7 @@ from csrun.cirh.builder import Builder
 from csrun.cirh.ops.arithmetic import ToCopyOp
 from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.cirh.ops.constant_arrays import ConstantOp
-from csrun.cirh.ops.shape import ExpandOp, ViewOp
+from csrun.cirh.ops.shape import ExpandOp, PermuteOp, ViewOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, type_of
 from csrun.pytorch.record.recording import TensorKind
 
@@ -117,6 +117,11 @@ class Emission:
     def expand(self, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
         """Emit an expansion to a shape."""
         return x if shape(x) == sizes else self.emit(ExpandOp, x, shape=sizes)
+
+    def permute(self, x: SSAValue, dims: Sequence[int]) -> SSAValue:
+        """Emit a permutation of the axes: axis `dims[d]` becomes axis d."""
+        in_order = tuple(dims) == tuple(range(len(shape(x))))
+        return x if in_order else self.emit(PermuteOp, x, dims=tuple(dims))
 
     def cast(self, x: SSAValue, to: str) -> SSAValue:
         """Emit a cast."""

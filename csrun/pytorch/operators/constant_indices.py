@@ -10,7 +10,6 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.comparison import WhereOp
 from csrun.cirh.ops.indexing import IndexSelectBackwardOp, IndexSelectOp
-from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape
 
 Indices = npt.NDArray[np.int64]
@@ -132,20 +131,14 @@ def _merge_axes(
 ) -> tuple[SSAValue, tuple[int, int], list[int]]:
     """Merge two axes into a last one; return it, their sizes, and the axes' order."""
     order = _axes_last(rank(x), dim1, dim2)
-    moved = _permute(e, x, order)
+    moved = e.permute(x, order)
     *others, rows, columns = shape(moved)
     return e.view(moved, (*others, rows * columns)), (rows, columns), order
 
 
 def _split_axes(e: Emission, flat: SSAValue, sizes: tuple[int, ...], order: list[int]) -> SSAValue:
     split = e.view(flat, tuple(sizes[d] for d in order))
-    return _permute(e, split, np.argsort(order).tolist())
-
-
-def _permute(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
-    if order == list(range(rank(x))):
-        return x
-    return e.emit(PermuteOp, x, dims=tuple(order))
+    return e.permute(split, np.argsort(order).tolist())
 
 
 def unfold(e: Emission, x: SSAValue, dim: int, size: int, step: int) -> SSAValue:
@@ -157,7 +150,7 @@ def unfold(e: Emission, x: SSAValue, dim: int, size: int, step: int) -> SSAValue
     found = read_at(e, x, dim, windows)
     split = e.view(found, (*shape(x)[:dim], *windows.shape, *shape(x)[dim + 1 :]))
     order = [d for d in range(rank(x) + 1) if d != dim + 1] + [dim + 1]
-    return _permute(e, split, order)
+    return e.permute(split, order)
 
 
 def unfold_backward(
@@ -169,7 +162,7 @@ def unfold_backward(
     windows = _windows(sizes[dim], size, step)
     order = list(range(rank(grad) - 1))
     order.insert(dim + 1, rank(grad) - 1)
-    flat = e.view(_permute(e, grad, order), (*sizes[:dim], windows.size, *sizes[dim + 1 :]))
+    flat = e.view(e.permute(grad, order), (*sizes[:dim], windows.size, *sizes[dim + 1 :]))
     return add_at(e, flat, dim, windows, sizes)
 
 

@@ -181,7 +181,7 @@ def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> S
     indices = flatten_indices(e, [e.expand(one, wide) for one in each], [sizes[d] for d in dims])
     others = [d for d in range(rank(x)) if d not in given]
     order = (*dims, *others)
-    x = x if order == (*range(rank(x)),) else e.emit(PermuteOp, x, dims=order)
+    x = e.permute(x, order)
     left = tuple(sizes[d] for d in others)
     flat = e.view(x, (prod(sizes[d] for d in dims), *left))
     found = e.view(e.emit(ops.IndexSelectOp, flat, indices, dim=0), (*wide, *left))

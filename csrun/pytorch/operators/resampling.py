@@ -10,7 +10,6 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.indexing import IndexSelectBackwardOp, IndexSelectOp
 from csrun.cirh.ops.products import MmOp
-from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
@@ -51,13 +50,11 @@ def cumulative_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
 def _along(e: Emission, x: SSAValue, dim: int, matrix: Floats) -> SSAValue:
     """Multiply each line of an axis by a matrix [new size, size]."""
     order = [d for d in range(rank(x)) if d != dim] + [dim]
-    is_moved = order != list(range(rank(x)))
-    x = e.emit(PermuteOp, x, dims=tuple(order)) if is_moved else x
+    x = e.permute(x, order)
     lines, out = shape(x)[:-1], matrix.shape[0]
     flat = e.view(x, (int(np.prod(lines)), shape(x)[-1]))
     found = e.emit(MmOp, flat, e.constant(np.ascontiguousarray(matrix.T, dtype(x))))
-    found = e.view(found, (*lines, out))
-    return e.emit(PermuteOp, found, dims=tuple(np.argsort(order).tolist())) if is_moved else found
+    return e.permute(e.view(found, (*lines, out)), np.argsort(order).tolist())
 
 
 def nearest_indices(

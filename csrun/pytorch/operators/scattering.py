@@ -12,7 +12,7 @@ from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.comparison import GtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.rounding import FloorDivideOp
-from csrun.cirh.ops.shape import PermuteOp, SliceOp
+from csrun.cirh.ops.shape import SliceOp
 from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
@@ -112,18 +112,16 @@ def _put_by_several(
     )
     others = [d for d in range(rank(x)) if d not in dims]
     order = dims + others
-    flat = e.view(
-        _permute(e, x, order), (prod(sizes[d] for d in dims), *(sizes[d] for d in others))
-    )
+    flat = e.view(e.permute(x, order), (prod(sizes[d] for d in dims), *(sizes[d] for d in others)))
     is_run = dims == list(range(dims[0], dims[0] + len(dims)))
     at = dims[0] if is_run else 0  # position of the indexed axes among those of the values
     full = [sizes[d] for d in others]
     values = e.expand(values, (*full[:at], *wide, *full[at:]))
     moved = [*range(at, at + len(wide)), *range(at), *range(at + len(wide), rank(values))]
-    rows = e.view(_permute(e, values, moved), (prod(wide), *full))
+    rows = e.view(e.permute(values, moved), (prod(wide), *full))
     found = _put(e, flat, 0, indices, rows, accumulate, is_distinct)
     apart = e.view(found, tuple(sizes[d] for d in order))
-    return _permute(e, apart, np.argsort(order).tolist())
+    return e.permute(apart, np.argsort(order).tolist())
 
 
 def _put(
@@ -178,12 +176,6 @@ def _is_one_number(x: SSAValue) -> bool:
     while not isinstance(owner, FullOp) and prod(shape(owner.operands[0])) == 1:
         return True
     return isinstance(owner, FullOp)
-
-
-def _permute(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
-    if order == list(range(rank(x))):
-        return x
-    return e.emit(PermuteOp, x, dims=tuple(order))
 
 
 def _add(e: Emission, x: SSAValue, added: SSAValue) -> SSAValue:

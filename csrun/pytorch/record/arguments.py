@@ -27,11 +27,6 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors among arguments, in order."""
-    return [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-
-
 def map_arguments(
     function: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -63,3 +58,8 @@ def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
     """Return index and name of each argument that an operator writes."""
     declared = enumerate(func._schema.arguments)
     return tuple((n, a.name) for n, a in declared if a.alias_info and a.alias_info.is_write)
+
+
+def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors among arguments, in order."""
+    return [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
