@@ -2,7 +2,7 @@
 
 An account that may write to a model_dir can replace a folder in it by a link at any time. Such a
 folder is therefore opened without following links, and its files are accessed through the
-descriptor, so nothing outside of it can be reached, whoever owns it.
+descriptor, so nothing outside of it can be reached, whatever its owner.
 """
 
 import errno

@@ -91,8 +91,8 @@ def to_huggingface(
 
     conversion, found = _conversion(model), open_checkpoint(path)
     places = (found.model_dir / name for name in ("train/params_train.yaml", PARAMS_FILE))
-    beside = next((place for place in places if place.exists()), None)
-    file = params or beside or conversion.default_params
+    existing = next((place for place in places if place.exists()), None)
+    file = params or existing or conversion.default_params
     most = size_in_bytes(max_shard_size)
     to_huggingface(conversion, target, load(conversion.schema, file), found, most)
 

@@ -19,7 +19,7 @@ class UnusableLoaderError(DataError, UsageError):
 
 
 class PassEndedError(DataError):
-    """A batch beyond the end of a pass whose length nobody knew."""
+    """A batch beyond the end of a pass of unknown length."""
 
 
 def require(condition: bool, where: str, rule: str, got: object) -> None:

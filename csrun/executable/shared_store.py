@@ -20,7 +20,7 @@ from csrun.executable.shards import piece_starts
 from csrun.executable.store_places import gradient_bytes, stored_tensors_of
 from csrun.executable.stored_groups import Group, Layer, Parameter, StoreLayout
 
-_BEHIND_GRADIENTS = "words_offset", "numbers_offset", "losses_offset"
+_AFTER_GRADIENTS = "words_offset", "numbers_offset", "losses_offset"
 
 
 def relocated_plan(owner: Plan, plan: Plan) -> Plan:
@@ -76,13 +76,13 @@ def with_window(plan: Plan, nbytes: int) -> Plan:
     if store.gradients_offset is None or more <= 0:
         return plan
     length = plan.systems * more
-    behind = {name: getattr(store, name) for name in _BEHIND_GRADIENTS}
+    later = {name: getattr(store, name) for name in _AFTER_GRADIENTS}
     grown = replace(
         store,
         nbytes=store.nbytes + length,
         gradients_bytes=store.gradients_bytes + more,
         slots=tuple(replace(s, offset_bytes=s.offset_bytes + length) for s in store.slots),
-        **{name: offset + length for name, offset in behind.items() if offset is not None},
+        **{name: offset + length for name, offset in later.items() if offset is not None},
     )
     return with_store(plan, grown)
 

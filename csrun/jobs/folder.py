@@ -114,7 +114,7 @@ class JobFolder:
 
     @property
     def cancellation(self) -> str:
-        """User who has cancelled the job, and the command; empty if nobody has."""
+        """User who has cancelled the job, and the command; empty if it was not cancelled."""
         return read_start(self.path / CANCEL_FILE, REASON_BYTES)
 
     def reason_of(self, signum: int, stopped_by: str = "") -> str:

@@ -115,8 +115,8 @@ def _tiles(x: Array, tile: Array, numbers: Array) -> Iterator[tuple[slice, Array
 
 def _shifted(x: Array, tile: Array, out: Array, tops: Array) -> None:
     """out = x minus the maximum along the axis; the tile may be overwritten."""
-    count, size, behind = x.shape
-    if behind == 1 and size < SHORT:
+    count, size, inner = x.shape
+    if inner == 1 and size < SHORT:
         transposed = tile.reshape(-1)[: count * size].reshape(size, count)
         np.copyto(transposed, x[:, :, 0].T)
         np.maximum.reduce(transposed, axis=0, out=tops[:, 0])

@@ -19,7 +19,7 @@ Main = Callable[[Arguments[Any]], None]
 
 
 class SchemaFound(BaseException):  # no `except Exception` of a script may stop it
-    """Raised by `run` in place of a run while somebody only asks for a script's params."""
+    """Raised by `run` in place of a run where only a script's params are read."""
 
     def __init__(self, schema: type[Any], default_params: DefaultParams) -> None:
         super().__init__("the params of a script were asked for")

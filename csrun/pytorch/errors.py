@@ -58,8 +58,8 @@ def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | N
     if not isinstance(error, Exception) or isinstance(error, CsrunError) or not users:
         return None
     frame, number = frames[users[-1]]
-    behind = [each for each, _ in frames[users[-1] + 1 :] if is_of_csrun(_file(each))]
-    if not behind:
+    inner = [each for each, _ in frames[users[-1] + 1 :] if is_of_csrun(_file(each))]
+    if not inner:
         return None
     names = {id(module): name for name, module in model.named_modules()}
     called = [names.get(id(frame.f_locals.get("self"))) for frame, _ in frames]

@@ -18,7 +18,7 @@ def is_tested(found: str) -> bool:
 def warn_of_untested() -> None:
     """Warn about a PyTorch other than the tested one.
 
-    Not called on import, because a fork server, whose log nobody reads, imports this.
+    Not called on import, because a fork server imports this, and its log is not read.
     """
     if not is_tested(found := version("torch")):
         log.warning(

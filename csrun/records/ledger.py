@@ -83,7 +83,7 @@ class Ledger:
         self._seconds[row] += now - self._marked
         self._marked = now
 
-    def mark_steps(self, steps: StepTimes, behind: Row = Row.CHIEF) -> None:
+    def mark_steps(self, steps: StepTimes, rest: Row = Row.CHIEF) -> None:
         """Assign the time since the last mark to an order's steps, and the rest to another row.
 
         The wafer's clock belongs to another process; its seconds are limited to ours.
@@ -100,7 +100,7 @@ class Ledger:
         }
         scale = min(1.0, seconds / waited) if (waited := sum(waits.values())) else 1.0
         parts = {row: wait * scale for row, wait in waits.items()}
-        parts[behind] = passed - seconds
+        parts[rest] = passed - seconds
         parts[Row.COMPUTE] = passed - sum(parts.values())
         for row, part in parts.items():
             self._seconds[row] += part

@@ -18,7 +18,7 @@ from csrun.base.half_formats import HalfFormat
 from csrun.base.half_ranges import RangeCounts, range_counts
 
 FILE = "number_ranges.html"
-_MARGIN = 6  # powers of two that a picture shows beside the format's
+_MARGIN = 6  # powers of two that a picture shows on both sides of the format's
 _LEAST_SHARE = 1e-4  # that is shown in digits
 _HEIGHT, _BAR = 24, 3  # of a picture and of a bar, in pixels
 _STYLE = """

@@ -24,7 +24,7 @@ class LoggedStep:
 class LoggedSteps:
     """Newest logged steps, oldest first; most: None for all.
 
-    The losses and the sums of the ledger's rows are not computed anew for each display, because a
+    The losses and the sums of the ledger's rows are not computed again for each display, because a
     long run has many steps.
     """
 

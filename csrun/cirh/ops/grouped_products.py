@@ -26,7 +26,7 @@ def _require_ends(ends: Tensor) -> int:
 
 @irdl_op_definition
 class GroupedMmOp(CirhOp):
-    """Rows times the matrix of their group, which has those up to its end; zeros behind the last.
+    """Rows times the matrix of their group, which has those up to its end; zeros after the last.
 
     Shapes: x [M, K], matrices [G, K, N], ends [G] -> out [M, N]
     """

@@ -51,7 +51,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
 
     Raises: what `decode` raises
     """
-    # One process alone has nobody to share it with.
+    # A single process shares it with no other.
     if current() is None:
         return decode(path)
     folder = cache_dir() / FOLDER / _key(path)

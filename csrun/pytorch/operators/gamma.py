@@ -60,7 +60,7 @@ def _pole(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def _fraction_angle(e: Emission, x: SSAValue) -> SSAValue:
-    """pi times the part of x behind the point, of which the sine is exact near integers."""
+    """pi times the fractional part of x, of which the sine is exact near integers."""
     return _times(e, e.emit(SubOp, x, e.emit(FloorOp, x)), pi)
 
 

@@ -191,10 +191,10 @@ def _pixel_numbers(
 def max_pool_backward(
     e: Emission, grad: SSAValue, x: SSAValue, options: MaxPoolOptions, offsets: BackwardOnly
 ) -> SSAValue:
-    windows, behind = _max_windows(x, options), _NOTHING
+    windows, padding = _max_windows(x, options), _NOTHING
     if options.ceil_mode:
-        behind = _ceil_padding(x, windows, shape(grad))
-    size = _padded_sizes(x, behind)
+        padding = _ceil_padding(x, windows, shape(grad))
+    size = _padded_sizes(x, padding)
     found = e.emit(pooling.MaxPool2dBackwardOp, grad, offsets.value, input_size=size, **windows)
     return _crop(e, found, shape(x))
 
@@ -267,9 +267,9 @@ def _ceil_padding(x: SSAValue, windows: dict[str, Any], sizes: Any) -> tuple[int
     return 0, columns, 0, rows
 
 
-def _padded_sizes(x: SSAValue, behind: tuple[int, int, int, int]) -> tuple[int, ...]:
+def _padded_sizes(x: SSAValue, padding: tuple[int, int, int, int]) -> tuple[int, ...]:
     samples, channels, rows, columns = shape(x)
-    return samples, channels, rows + behind[3], columns + behind[1]
+    return samples, channels, rows + padding[3], columns + padding[1]
 
 
 def _crop(e: Emission, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:

@@ -115,11 +115,11 @@ def pad(e: Emission, x: SSAValue, sizes: Any, value: float = 0) -> SSAValue:
     """Pad or, where negative, crop. sizes: pairs (before, after), from the last axis on."""
     for number in range(len(sizes) // 2):
         dim = rank(x) - 1 - number
-        before, behind = sizes[2 * number : 2 * number + 2]
+        before, after = sizes[2 * number : 2 * number + 2]
         own = shape(x)[dim]
-        place = {"dim": dim, "start": max(-before, 0), "end": own - max(-behind, 0), "step": 1}
-        x = e.emit(SliceOp, x, **place) if min(before, behind) < 0 else x
-        around = [_filler(e, x, dim, max(n, 0), value) for n in (before, behind)]
+        place = {"dim": dim, "start": max(-before, 0), "end": own - max(-after, 0), "step": 1}
+        x = e.emit(SliceOp, x, **place) if min(before, after) < 0 else x
+        around = [_filler(e, x, dim, max(n, 0), value) for n in (before, after)]
         parts = [part for part in (around[0], x, around[1]) if part is not None]
         x = e.emit(CatOp, *parts, dim=dim) if len(parts) > 1 else x
     return x
@@ -188,8 +188,8 @@ def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> S
     first = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
     if not first:
         return found
-    behind = range(len(wide) + first, rank(found))
-    moved = (*range(len(wide), len(wide) + first), *range(len(wide)), *behind)
+    after = range(len(wide) + first, rank(found))
+    moved = (*range(len(wide), len(wide) + first), *range(len(wide)), *after)
     return e.emit(PermuteOp, found, dims=moved)
 
 

@@ -41,12 +41,12 @@ def _along(e: Emission, kind: type[CirhOp], dim: int, *operands: SSAValue) -> SS
     sizes = shape(operands[0])
     if not sizes:
         return e.view(e.emit(kind, *(e.view(x, (1, 1)) for x in operands), dim=1), ())
-    dim, before, behind = axis(dim, operands[0]), 1, 1
+    dim, outer, inner = axis(dim, operands[0]), 1, 1
     for n in sizes[:dim]:
-        before *= n
+        outer *= n
     for n in sizes[dim + 1 :]:
-        behind *= n
-    along = (before, sizes[dim]) if behind == 1 else (before, sizes[dim], behind)
+        inner *= n
+    along = (outer, sizes[dim]) if inner == 1 else (outer, sizes[dim], inner)
     return e.view(e.emit(kind, *(e.view(x, along) for x in operands), dim=1), sizes)
 
 

@@ -96,8 +96,8 @@ def _put_by_mask(
         raise unsupported(
             "a write by a mask takes one value", f"shape {list(shape(values))}", "use torch.where"
         )
-    behind = rank(x) - dim - rank(mask)
-    wide = e.expand(e.view(mask, (*shape(mask), *(1 for _ in range(behind)))), shape(x))
+    others = rank(x) - dim - rank(mask)
+    wide = e.expand(e.view(mask, (*shape(mask), *(1 for _ in range(others)))), shape(x))
     return e.emit(WhereOp, wide, e.cast(e.view(values, ()), dtype(x)), x)
 
 

@@ -97,8 +97,8 @@ def histogram(
     is_above = e.emit(GeOp, e.view(x, (prod(shape(x)), 1)), e.constant(edges))
     counts = e.emit(SumOp, e.cast(is_above, e.dtype), dims=(0,), keepdim=False)
     from_edge = e.emit(SliceOp, counts, dim=0, start=0, end=bins, step=1)
-    behind = e.emit(SliceOp, counts, dim=0, start=1, end=bins + 1, step=1)
-    return e.emit(SubOp, from_edge, behind)
+    next_edge = e.emit(SliceOp, counts, dim=0, start=1, end=bins + 1, step=1)
+    return e.emit(SubOp, from_edge, next_edge)
 
 
 EMITTERS: dict[str, Emitter] = {

@@ -18,31 +18,31 @@ from csrun.pytorch.operators.indexing import pad
 Indices = npt.NDArray[np.int64]
 
 
-def _padded_indices(size: int, before: int, behind: int, mode: str) -> Indices:
+def _padded_indices(size: int, before: int, after: int, mode: str) -> Indices:
     """Return the source index of each element of a padded axis."""
-    found: Indices = np.pad(np.arange(size), (max(before, 0), max(behind, 0)), mode=mode)  # type: ignore[call-overload]
-    return found[max(-before, 0) : len(found) - max(-behind, 0)]
+    found: Indices = np.pad(np.arange(size), (max(before, 0), max(after, 0)), mode=mode)  # type: ignore[call-overload]
+    return found[max(-before, 0) : len(found) - max(-after, 0)]
 
 
 def _pairs(sizes: Any, axes: int) -> list[tuple[int, int, int]]:
     """Return axis, padding before and after; ATen lists the last axis first."""
     pairs = zip(sizes[::2], sizes[1::2], strict=True)
-    return [(axes - 1 - n, before, behind) for n, (before, behind) in enumerate(pairs)]
+    return [(axes - 1 - n, before, after) for n, (before, after) in enumerate(pairs)]
 
 
 def pad_by_copies(mode: str, e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
-    for dim, before, behind in _pairs(sizes, rank(x)):
-        x = read_at(e, x, dim, _padded_indices(shape(x)[dim], before, behind, mode))
+    for dim, before, after in _pairs(sizes, rank(x)):
+        x = read_at(e, x, dim, _padded_indices(shape(x)[dim], before, after, mode))
     return x
 
 
 def pad_by_copies_backward(
     mode: str, e: Emission, grad: SSAValue, x: SSAValue, sizes: Any
 ) -> SSAValue:
-    for dim, before, behind in _pairs(sizes, rank(x)):
+    for dim, before, after in _pairs(sizes, rank(x)):
         size = shape(x)[dim]
         own = (*shape(grad)[:dim], size, *shape(grad)[dim + 1 :])
-        grad = add_at(e, grad, dim, _padded_indices(size, before, behind, mode), own)
+        grad = add_at(e, grad, dim, _padded_indices(size, before, after, mode), own)
     return grad
 
 

@@ -172,12 +172,12 @@ class ScriptMachine:
         names: Callable[[], Mapping[str, str]],
         compile_s: float,
         taken: Callable[[int, int], None],
-        beside: Callable[[int], Mapping[str, Array]],
+        extra_tensors: Callable[[int], Mapping[str, Array]],
         unchecked: Collection[str],
     ) -> Training:
         """Context manager of the training from `step` on, while the Session's block runs.
 
-        names: returns names of weights for the checkpoints. taken: as of `Training`. beside,
+        names: returns names of weights for the checkpoints. taken: as of `Training`. extra_tensors,
         unchecked: as of `LoopOptions`
         """
         if self._training is None:
@@ -197,7 +197,7 @@ class ScriptMachine:
                 first_scale=self.first_scale,
                 estimated_step_s=self._estimated_step_s,
                 number_ranges=run.config.number_ranges,
-                extra_tensors=beside,
+                extra_tensors=extra_tensors,
                 unchecked=unchecked,
             )
             run.write_run_command()

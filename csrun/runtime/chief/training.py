@@ -190,13 +190,13 @@ class Training:
     def finish_order(self, order: OrderedSteps) -> StepsDone:
         """Wait for the started steps; write the output that is due after them, as `advance`."""
         options = self._options
-        behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script was late, or waits
+        rest = Row.SCRIPT if order.is_done else Row.CHIEF  # the script was late, or waits
         done = self._orders[self._program].finish(order)
         end_s = self._step_end.run(self.step) if self._step_end and done.done else 0.0
         self._traced(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
-        self.record.mark_steps(StepTimes(done.seconds + end_s, *waits), behind)
+        self.record.mark_steps(StepTimes(done.seconds + end_s, *waits), rest)
         first, steps = self.step, self._steps_of(done, order.steps.accumulation)
         exhausted, before = None, self.scale_state
         if self._scale is not None:

@@ -114,11 +114,11 @@ class TrainingRecord:
         """Assign the time since the last mark to a row of the ledger."""
         self._ledger.mark(row)
 
-    def mark_steps(self, times: StepTimes, behind: Row) -> None:
+    def mark_steps(self, times: StepTimes, rest: Row) -> None:
         """Assign the time since the last mark to steps, up to their time, and the rest to row
-        `behind`.
+        `rest`.
         """
-        self._ledger.mark_steps(times, behind)
+        self._ledger.mark_steps(times, rest)
 
     def add(self, done: StepsDone, steps: int, waited_s: float) -> None:
         """Count computed steps; waited_s: waits for their input."""

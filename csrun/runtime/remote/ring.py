@@ -102,15 +102,15 @@ class SlotSender:
             raise self._lost()
         self._received += received
         while len(self._received) >= SUMMED_ROOM:
-            word, behind = self._received[: ROOM.size], self._received[ROOM.size : SUMMED_ROOM]
+            message, self._received = self._received[:SUMMED_ROOM], self._received[SUMMED_ROOM:]
+            count, received_sum = message[: ROOM.size], message[ROOM.size :]
             require_sum(
-                checksum(memoryview(word)),
-                behind,
+                checksum(memoryview(count)),
+                received_sum,
                 f"counts of free slots from {self._inbox.control.peer}",
             )
-            source, slots = ROOM.unpack(word)
+            source, slots = ROOM.unpack(count)
             self._room[source] += slots
-            self._received = self._received[SUMMED_ROOM:]
 
     def _wait(self) -> None:
         for descriptor, _ in self._poll.poll():
@@ -177,8 +177,8 @@ class BatchSender:
         pass.
         """
         write_header(self._slot, made, index, cost, number)
-        behind = SUM.pack(checksum(self._bytes.data))
-        self._frame[-SUM.size :] = np.frombuffer(behind, np.uint8)
+        packed_sum = SUM.pack(checksum(self._bytes.data))
+        self._frame[-SUM.size :] = np.frombuffer(packed_sum, np.uint8)
         self._link.send(self._source, self._frame)
 
     def close(self) -> None:
@@ -217,9 +217,9 @@ class _Ring:
 
     def read_free(self, descriptor: int) -> int:
         """Read the slots that a reader has returned; return how many more are free."""
-        told = min(self._freed.values())
+        before = min(self._freed.values())
         self._freed[descriptor] += os.eventfd_read(descriptor)
-        return min(self._freed.values()) - told
+        return min(self._freed.values()) - before
 
     @property
     def slot(self) -> memoryview:
@@ -273,8 +273,8 @@ class _StreamerReceiver:
         what = f"batches from {self.channel.peer}"
         while True:
             yield self._head
-            number, behind = self._head[: SOURCE.size], self._head[SOURCE.size :]
-            require_sum(checksum(number), behind, what)
+            number, received_sum = self._head[: SOURCE.size], self._head[SOURCE.size :]
+            require_sum(checksum(number), received_sum, what)
             ring = self.rings[SOURCE.unpack(number)[0]]
             yield ring.slot
             yield self._sum

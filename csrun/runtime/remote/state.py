@@ -94,10 +94,10 @@ class SentState:
         for piece in self._pieces(place.nbytes):
             yield piece.view(place.dtype)
             self._request_ahead()
-        behind = np.empty(SUM.size, np.uint8)
-        self._receive(behind)
+        received_sum = np.empty(SUM.size, np.uint8)
+        self._receive(received_sum)
         self._requested_bytes -= SUM.size
-        (self._sum,) = SUM.unpack(raw(behind))
+        (self._sum,) = SUM.unpack(raw(received_sum))
 
     def _check(self, crc32: int) -> None:
         if crc32 != self._sum:

@@ -55,7 +55,7 @@ class SentWeights:
         if self._half is None:
             return partial(np.copyto, slot, self._weights[group].view(np.uint8))
         weights, states = self._weights[group], self._states[group]
-        words, behind = slot[: 2 * weights.size].view(WORD), slot[2 * weights.size :]
+        words, sent_states = slot[: 2 * weights.size].view(WORD), slot[2 * weights.size :]
         narrow = None if self._words else self._bind(weights, words)
 
         def copy() -> None:
@@ -64,7 +64,7 @@ class SentWeights:
                 words[:] = self._words[group]
             else:
                 narrow()
-            _join(states, behind)
+            _join(states, sent_states)
 
         return copy
 
@@ -85,7 +85,7 @@ class SentWeights:
             if filled == BLOCK_BYTES:
                 yield self._block
                 filled = 0
-        # States behind the last words: the receiver's checksum has no boundary between them.
+        # States follow the last words: the receiver's checksum has no boundary between them.
         for state in self._states[group]:
             at = 0
             while at < len(state):

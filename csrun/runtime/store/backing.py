@@ -259,9 +259,9 @@ def require_disk_space(folder: Path, nbytes: int, checkpoints: CheckpointSpace |
     Raises: CsrunError with the bytes needed and free
     """
     needs = [(folder, nbytes, f"{nbytes:,} for the weight store")]
-    if checkpoints is not None and (beside := Path(checkpoints.folder)).is_dir():
-        words = f"{checkpoints.nbytes:,} for {checkpoints.count} checkpoints in {beside}"
-        needs.append((beside, checkpoints.nbytes, words))
+    if checkpoints is not None and (model_dir := Path(checkpoints.folder)).is_dir():
+        what = f"{checkpoints.nbytes:,} for {checkpoints.count} checkpoints in {model_dir}"
+        needs.append((model_dir, checkpoints.nbytes, what))
     by_disk: dict[int, list[tuple[Path, int, str]]] = {}
     for need in needs:
         # Store and checkpoints may be on one disk, which then needs space for both.
