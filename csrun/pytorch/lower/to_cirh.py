@@ -1,19 +1,16 @@
 """Lowering of a Recording to CIRH: a module for the compiler that contains the backward pass."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from torch.utils._pytree import tree_map
-from xdsl.dialects.builtin import FileLineColLoc, IntAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint
-from xdsl.utils.exceptions import VerifyException
 
-from csrun.base.errors import UsageError
 from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
@@ -39,7 +36,7 @@ from csrun.cirh.ops.model import (
 from csrun.cirh.types import tensor_type
 from csrun.executable import RECORDED
 from csrun.executable.loss_scale import LossScaling
-from csrun.pytorch.errors import CaptureError, note_bug, user_line
+from csrun.pytorch.errors import CaptureError, user_line
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
 from csrun.pytorch.lower.distinct_indices import PUTS, writes_once
@@ -50,6 +47,7 @@ from csrun.pytorch.lower.operator_selection import (
     host_only_operators,
     precision_of,
 )
+from csrun.pytorch.lower.source_line import SourceLine
 from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import (
     READERS_OF_SAVED,
@@ -137,8 +135,8 @@ class _Importer:
         self._scaling = scaling if run_mode is RunMode.TRAIN else None
         precision = precision_of(recording)
         self._module = new_module(precision, run_mode)
-        self._line = ""
-        builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._location)
+        self._source = SourceLine()
+        builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._source.location)
         self._emission = Emission(builder, precision)
         self._builder = builder
         self._values: dict[Ref, Any] = {}  # values of CIRH, some of them BackwardOnly
@@ -156,7 +154,7 @@ class _Importer:
         backward = self.forward(outputs)
         self._emit_outputs(outputs)
         if recording.loss is not None:
-            with self._located(recording.loss_line, "backward()"):
+            with self._source.attributed(recording.loss_line, "backward()"):
                 self._builder.effect(LossOp, self._value(recording.loss))
         if self._run_mode is RunMode.TRAIN:
             for number in sorted(backward - dead_gradient_operators(recording, outputs)):
@@ -172,7 +170,7 @@ class _Importer:
         Small integers that only the host reads are omitted, unless they are outputs.
         """
         for leaf in (*self._recording.leaves, *self._recording.host_leaves):
-            with self._located(user_line(), f"{leaf.source} {leaf.name}"):
+            with self._source.attributed(user_line(), f"{leaf.source} {leaf.name}"):
                 self._leaf(leaf)
         backward = backward_operators(self._recording, is_scaled=self._scaling is not None)
         left_out = host_only_operators(self._recording, outputs)
@@ -225,7 +223,7 @@ class _Importer:
         if self._scaling is not None and number == seed_of(self._recording):
             self._bind(op, (self._loss_scale(),))
             return
-        with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
+        with self._source.attributed(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             self._require_defined(op)
             self._emission.number = number
             self._emission.forward_number = -1 if op.forward is None else op.forward
@@ -337,7 +335,7 @@ class _Importer:
                 )
             if value in self._values and output_name(value) not in given:
                 made = self._recording.maker.get(value)
-                with self._located(made.line if made else user_line(), "output"):
+                with self._source.attributed(made.line if made else user_line(), "output"):
                     found = _as_atens(self._values[value])
                 self._builder.effect(OutputOp, found, symbol=output_name(value))
                 given.add(output_name(value))
@@ -365,7 +363,10 @@ class _Importer:
         for name in trained:
             own = {"earlier_updates": earlier[name]} if name in earlier else {}
             scope = stored_name(name).rpartition("/")[0]
-            with self._located(user_line(), f"parameter {name}"), self._builder.in_scope(scope):
+            with (
+                self._source.attributed(user_line(), f"parameter {name}"),
+                self._builder.in_scope(scope),
+            ):
                 self._builder.effect(
                     ApplyGradientOp,
                     self._values[parameters[name].value],
@@ -378,32 +379,6 @@ class _Importer:
             if leaf.name in recording.written:
                 value = self._values[recording.written[leaf.name]]
                 self._builder.effect(AssignOp, self._values[leaf.value], value)
-
-    @contextmanager
-    def _located(self, line: str, what: str, scope: str = "") -> Iterator[None]:
-        """Attribute errors to the user's line.
-
-        A bug keeps its traceback and gets a note with line and layer.
-
-        Raises: CaptureError for what is not supported
-        """
-        self._line = line
-        try:
-            yield
-        except (Unsupported, VerifyException) as error:
-            refusal = CaptureError(f"{line}: {what}: {error}")
-            refusal.layer = scope
-            raise refusal from error
-        except UsageError:
-            raise
-        except Exception as error:
-            note_bug(error, f"{line}: {what}{f' of layer {scope}' if scope else ''}: ")
-            raise
-
-    def _location(self) -> FileLineColLoc:
-        file, _, line = self._line.rpartition(":")
-        number = int(line) if line.isdigit() else 0
-        return FileLineColLoc(StringAttr(file), IntAttr(number), IntAttr(0))
 
 
 def _as_atens(given: Any) -> Any:
