@@ -303,8 +303,10 @@ def cbfloat16(bias: int = CB16_EXPONENT_BIAS) -> HalfFormat:
     return HalfFormat(CB16, 9, bias)
 
 
-#: Names of the checkpoint tensors that hold the state of loss scaling.
+#: Names of the checkpoint tensors that hold the state of loss scaling, which are the original's,
+#: and of all such tensors.
 SCALE_KEYS = "loss_scale", "steps_since_rescale", "overflows_since_rescale"
+SCALE_TENSORS = *SCALE_KEYS, "skipped_steps"
 
 
 def storage_format(

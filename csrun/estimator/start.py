@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any
 
 from csrun.base.errors import UsageError
-from csrun.base.half_formats import SCALE_KEYS
 from csrun.base.run_config import WarmStart
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
@@ -66,9 +65,7 @@ def load_weights(
 
 def scale_in(found: Checkpoint, plan: Plan) -> ScaleState | None:
     """Return the loss scale of a checkpoint, for a plan with loss scaling."""
-    if plan.loss_scaling is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
-        return None
-    return scale_of([found.tensor(name) for name in SCALE_KEYS])
+    return None if plan.loss_scaling is None else scale_of(found)
 
 
 def _initialize(machine: Machine, first: Mapping[str, Any]) -> None:

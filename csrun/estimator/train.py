@@ -25,6 +25,7 @@ from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.estimator.target import Target, machine_for, target_of
 from csrun.executable import Executable, Plan, RunMode
 from csrun.executable.arrays import Array
+from csrun.executable.loss_scale import CB16_UNSCALED
 from csrun.executable.shared_store import window_bytes
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.records.run_estimate import estimated_step_s
@@ -235,10 +236,7 @@ def _note_unscaled(plan: Plan) -> None:
     scaling = plan.loss_scaling
     is_cb16 = plan.storage is not None and plan.storage.name == CB16
     if is_cb16 and (scaling is None or not scaling.is_dynamic):
-        log.info(
-            "CB16 without dynamic loss scaling: later versions of the original require "
-            "loss_scaling_factor: dynamic"
-        )
+        log.info(f"{CB16_UNSCALED} loss_scaling_factor: dynamic")
 
 
 def _where_to_resume(folder: Path) -> str:

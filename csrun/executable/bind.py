@@ -29,6 +29,7 @@ class StepState:
     counts: number of labels of the global batch that count, for each range of each input.
     clip: factor of the gradients that clips their global norm.
     loss_scale: factor of the loss before the backward pass.
+    skipped: earlier steps whose updates loss scaling has skipped.
     batch: index of the batch in a step with gradient accumulation.
     is_last: whether this is the step's last batch, after which the update runs.
     """
@@ -39,8 +40,14 @@ class StepState:
     counts: tuple[int, ...] = ()
     clip: float = 1.0
     loss_scale: float = 1.0
+    skipped: int = 0
     batch: int = 0
     is_last: bool = True
+
+    @property
+    def updates(self) -> int:
+        """Number of earlier updates."""
+        return self.index - self.skipped
 
     @property
     def draw(self) -> int:

@@ -21,15 +21,20 @@ EXHAUSTED = (
     "Minimum loss scale threshold was reached but gradient norms are still encountering NaN or "
     "inf values"
 )
+CB16_UNSCALED = "CB16 without dynamic loss scaling: later versions of the original require"
 Dialect = Literal["tensorflow", "pytorch", "torch.amp"]
 
 
 class ScaleState(NamedTuple):
-    """Loss scale after a step, with the steps and overflows counted since its last change."""
+    """Loss scale after a step, with the steps and overflows counted since its last change.
+
+    skipped: steps that were skipped, since the run began.
+    """
 
     scale: float
     steps: float = 0.0
     overflows: float = 0.0
+    skipped: float = 0.0
 
 
 class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,14 +62,15 @@ class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the state after a step with finite or non-finite gradients: count, halve, double,
         clamp.
         """
+        skipped = before.skipped + (not is_finite)
         if not self.is_dynamic:
-            return before
+            return before._replace(skipped=skipped)
         scale, steps, overflows = before.scale, before.steps + 1, before.overflows + (not is_finite)
         if overflows / steps > self.overflow_tolerance:
             scale, steps, overflows = scale / FACTOR, 0.0, 0.0
         if steps > self.steps_per_increase - (not self.exceeds):
             scale, steps, overflows = scale * FACTOR, 0.0, 0.0
-        return ScaleState(min(max(scale, self.minimum), self.maximum), steps, overflows)
+        return ScaleState(min(max(scale, self.minimum), self.maximum), steps, overflows, skipped)
 
 
 #: The rule of each dialect, for float16.

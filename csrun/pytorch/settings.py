@@ -21,8 +21,8 @@ from csrun.context import (
     rerun,
 )
 from csrun.estimator.compile_options import recorded
+from csrun.pytorch.cuda_scalers import make_cuda_scalers_work
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.scaler_arguments import record_scaler_arguments
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
@@ -122,7 +122,7 @@ def initialize(
     only = next((each for each, is_asked in asked.items() if is_asked), preparation())
     log_lines.configure()
     warn_of_untested()
-    record_scaler_arguments()
+    make_cuda_scalers_work()
     again = rerun()
     folder = Path(model_dir if again is None else again.model_dir)
     _given[:] = [Settings(folder, recorded(config, again), only, fast)]

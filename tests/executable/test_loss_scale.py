@@ -20,9 +20,9 @@ def run(scaling, overflows):
 def test_a_first_overflow_halves_up_to_step_19(step):
     last = run(dynamic("tensorflow"), [False] * (step - 1) + [True])[-1]
     if step < 20:
-        assert last == (2.0**14, 0, 0)
+        assert last == (2.0**14, 0, 0, 1)
     else:
-        assert last == (2.0**15, step, 1)
+        assert last == (2.0**15, step, 1, 1)
 
 
 def test_from_1024_it_doubles_at_steps_2000_and_4000():
@@ -34,7 +34,7 @@ def test_the_later_dialect_halves_at_each_overflow_and_doubles_past_2000():
     scaling = LossScaling(initial=1024.0, overflow_tolerance=0.0, exceeds=True)
     scales = [s.scale for s in run(scaling, [False] * 2002)]
     assert [scales[n - 1] for n in (2000, 2001)] == [1024, 2048]
-    assert run(scaling, [False] * 1500 + [True])[-1] == (512, 0, 0)
+    assert run(scaling, [False] * 1500 + [True])[-1] == (512, 0, 0, 1)
 
 
 def test_constants_of_the_formats():
@@ -48,7 +48,7 @@ def test_constants_of_the_formats():
 def test_5000_steps_beside_a_simulation(dialect, share):
     overflows = np.random.default_rng(3).random(5000) < share
     tolerance, limit = {"tensorflow": (0.05, 1999), "pytorch": (0.0, 2000)}[dialect]
-    scale, count, bad, expected = 2.0**15, 0, 0, []
+    scale, count, bad, skipped, expected = 2.0**15, 0, 0, 0, []
     for overflow in overflows:
         count += 1
         bad += int(overflow)
@@ -57,12 +57,13 @@ def test_5000_steps_beside_a_simulation(dialect, share):
         if count > limit:
             scale, count, bad = scale * 2, 0, 0
         scale = min(max(scale, 2.0**-14), 2.0**15)
-        expected.append((scale, count, bad))
+        skipped += int(overflow)
+        expected.append((scale, count, bad, skipped))
     assert run(dynamic(dialect), overflows.tolist()) == expected
 
 
 def test_a_number_stays():
-    assert run(LossScaling(128.0, is_dynamic=False), [True] * 9)[-1].scale == 128
+    assert run(LossScaling(128.0, is_dynamic=False), [True] * 9)[-1] == (128, 0, 0, 9)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Optimizer(ABC):
     @property
     def index(self) -> str:
         """Number of earlier updates in the program's text."""
-        return "step.index" if self.earlier is None else EARLIER
+        return "step.updates" if self.earlier is None else EARLIER
 
     @property
     def decay(self) -> str:

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from msgspec.structs import replace as replaced
 
-from csrun.base.half_formats import SCALE_KEYS
+from csrun.base.half_formats import SCALE_TENSORS
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.array import Array
@@ -146,7 +146,7 @@ def with_store(
     is_half = has_half_gradients(model, options)
     store = replaced(store, gradients_bytes=gradients_bytes, has_half_gradients=is_half)
     end, numbers = store.nbytes, _step_numbers(model)
-    scale = 0 if model.loss_scaling is None else len(SCALE_KEYS)
+    scale = 0 if model.loss_scaling is None else len(SCALE_TENSORS)
     if numbers or scale:
         nbytes = aligned(nbytes_of((MOST_STEPS, numbers + 1 + scale), "float64"))
         rows = {"numbers": numbers, "numbers_offset": end, "scale_numbers": scale}

@@ -28,8 +28,10 @@ _DYNAMIC = ("dynamic", "tf_dynamic")
 class ScaledRun(Protocol):
     """Run that applies a scaler's rule."""
 
-    def scale_state(self) -> ScaleState | None:
-        """Return the scale and its counters after the last step; None if none is applied."""
+    def scale_state(self, *, is_before: bool = False) -> ScaleState | None:
+        """Return the scale and its counters after the last step, or before it; None if none is
+        applied.
+        """
 
 
 class GradScaler:
@@ -70,6 +72,7 @@ class GradScaler:
         self.max_gradient_norm = max_gradient_norm or None
         self._loaded: ScaleState | None = None
         self._run: ScaledRun | None = None
+        self._awaits_update = False
         if self._factor not in _DYNAMIC and not _is_positive(self._factor):
             raise UsageError(
                 f"{user_line()}: GradScaler: loss_scale must be dynamic, tf_dynamic or a number "
@@ -117,6 +120,7 @@ class GradScaler:
 
     def scale(self, outputs: Any) -> Any:
         """Mark the loss of this step as scaled, and return it."""
+        self._awaits_update = False  # for a loop without `update`
         if active:
             active[-1].scale_loss(self)
         return outputs
@@ -125,8 +129,13 @@ class GradScaler:
         """Do nothing: the optimizer's gradients are already unscaled."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the optimizer's `step`; the run skips the update if a gradient is not finite."""
-        return optimizer.step(*args, **kwargs)
+        """Call the optimizer's `step`; the run skips the update if a gradient is not finite.
+
+        The scale is that of the step until `update` is called.
+        """
+        found = optimizer.step(*args, **kwargs)
+        self._awaits_update = True
+        return found
 
     def update(self, new_scale: float | None = None) -> None:
         """Leave the scale to the run's rule.
@@ -138,15 +147,17 @@ class GradScaler:
                 f"{user_line()}: GradScaler.update() takes no scale: set loss_scale of the "
                 "GradScaler"
             )
+        self._awaits_update = False
 
     @property
     def state(self) -> ScaleState:
-        """The scale and its counters after the steps that the loop has made."""
-        found = None if self._run is None else self._run.scale_state()
+        """The scale and its counters after the last `update` of the loop."""
+        is_before = self._awaits_update
+        found = None if self._run is None else self._run.scale_state(is_before=is_before)
         return self.first() if found is None else found
 
     def get_scale(self) -> float:
-        """Return the scale of the next step, after running all steps so far."""
+        """Return the scale after the last `update`, after running all steps so far."""
         return self.state.scale
 
     def is_enabled(self) -> bool:
@@ -155,7 +166,7 @@ class GradScaler:
 
     def state_dict(self) -> dict[str, float]:
         """Return the scale and its counters, by their names in checkpoints."""
-        return dict(zip(SCALE_KEYS, self.state, strict=True))
+        return dict(zip(SCALE_KEYS, self.state, strict=False))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the scale and its counters before the training begins.
@@ -168,13 +179,17 @@ class GradScaler:
 
     def begin_at(self, state: ScaleState) -> Self:
         """Set the initial state. Raises: UsageError for a training that has begun"""
+        self.require_unapplied()
+        self._loaded = state
+        return self
+
+    def require_unapplied(self) -> None:
+        """Raises: UsageError for a training that has begun"""
         if self._run is not None:
             raise UsageError(
                 f"{user_line()}: the state of a GradScaler is loaded after the first step: load it "
                 "before the Session's block"
             )
-        self._loaded = state
-        return self
 
 
 def _is_positive(value: Any) -> bool:

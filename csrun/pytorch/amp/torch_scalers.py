@@ -1,7 +1,6 @@
 """PyTorch's own loss scalers in a Session's block: torch.amp.GradScaler and its subclasses.
 
-Each is backed by a GradScaler of csrun's with the constants of torch.amp. A scaler for CUDA is used
-as the script created it, although PyTorch disables it on a machine without CUDA.
+Each is backed by a GradScaler of csrun's with the constants of torch.amp.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from csrun.base.errors import UsageError
 from csrun.executable.loss_scale import FACTOR, Dialect, ScaleState
 from csrun.pytorch.amp.grad_scaler import GradScaler
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.scaler_arguments import asked_of
 
 _Theirs = torch.amp.GradScaler
+_load = _Theirs.load_state_dict
 _ours: WeakKeyDictionary[Any, GradScaler] = WeakKeyDictionary()
 _FACTORS = {"growth_factor": FACTOR, "backoff_factor": 1 / FACTOR}
 
@@ -35,22 +34,19 @@ def _of(theirs: Any) -> GradScaler | None:
 
     Raises: UsageError for unsupported factors
     """
-    asked = asked_of.get(theirs, {})
-    if not asked.get("enabled", theirs._enabled):
+    if not theirs._enabled:
         return None
     if theirs not in _ours:
-        _ours[theirs] = _made(theirs, asked)
+        _ours[theirs] = _made(theirs)
     return _ours[theirs]
 
 
-def _made(theirs: Any, asked: dict[str, Any]) -> GradScaler:
-    given = {name: asked[name] if asked else getattr(theirs, f"_{name}") for name in _FACTORS}
+def _made(theirs: Any) -> GradScaler:
+    given = {name: getattr(theirs, f"_{name}") for name in _FACTORS}
     if odd := [name for name, factor in _FACTORS.items() if given[name] != factor]:
         raise UsageError(
             f"{user_line()}: GradScaler: {odd[0]} must be {_FACTORS[odd[0]]}, got {given[odd[0]]}"
         )
-    if not theirs._enabled:
-        return _TorchScaler("dynamic", asked["init_scale"], asked["growth_interval"])
     made = _TorchScaler("dynamic", theirs._init_scale, theirs._growth_interval)
     used = theirs._scale is not None
     scale = theirs._scale.item() if used else theirs._init_scale
@@ -61,20 +57,21 @@ def _made(theirs: Any, asked: dict[str, Any]) -> GradScaler:
 def _state_dict(ours: GradScaler, theirs: Any) -> dict[str, Any]:
     """Return the state in PyTorch's form."""
     state = ours.state
-    asked = asked_of.get(theirs, {})
-    interval = asked.get("growth_interval", getattr(theirs, "_growth_interval", None))
-    names = {"scale": state.scale, **_FACTORS}
-    return {**names, "growth_interval": interval, "_growth_tracker": int(state.steps)}
+    names = {"scale": state.scale, **_FACTORS, "growth_interval": theirs._growth_interval}
+    return {**names, "_growth_tracker": int(state.steps)}
 
 
 def _load_state_dict(ours: GradScaler, theirs: Any, state: dict[str, Any]) -> None:
-    ours.begin_at(ScaleState(float(state["scale"]), float(state["_growth_tracker"])))
+    """Load the scale, its counter and the interval, with PyTorch's checks."""
+    ours.require_unapplied()
+    _load(theirs, state)
+    del _ours[theirs]  # made again from what was loaded
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "scale": lambda ours, theirs, outputs: ours.scale(outputs),
     "unscale_": lambda ours, theirs, optimizer: None,
-    "step": lambda ours, theirs, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs),
+    "step": lambda ours, theirs, optimizer, *args, **kwargs: ours.step(optimizer, *args, **kwargs),
     "update": lambda ours, theirs, new_scale=None: ours.update(new_scale),
     "get_scale": lambda ours, theirs: ours.get_scale(),
     "is_enabled": lambda ours, theirs: True,
@@ -112,7 +109,7 @@ def _replaced(name: str, method: Callable[..., Any]) -> Any:
 
 
 def _give_back(theirs: Any, ours: GradScaler) -> None:
-    if theirs._enabled and ours.is_applied:
+    if ours.is_applied:
         state = ours.state
         theirs._init_scale, theirs._init_growth_tracker = state.scale, int(state.steps)
         theirs._scale = theirs._growth_tracker = None

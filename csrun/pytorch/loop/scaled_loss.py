@@ -4,6 +4,8 @@ import logging
 
 from csrun.base.errors import UsageError
 from csrun.base.half_formats import storage_format
+from csrun.base.precision_names import CB16
+from csrun.executable.loss_scale import CB16_UNSCALED
 from csrun.pytorch.amp.grad_scaler import GradScaler
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
@@ -66,11 +68,12 @@ class ScaledLoss:
 
     def _settle(self, optimization: Optimization, is_scaled: bool) -> None:
         optimization.is_scaling_known = True
-        if not is_scaled or self._scaler is None:
-            return
-        scaler = optimization.scaler = self._scaler
-        rule = scaler.scaling(self.half)
-        if rule is not None:
+        scaler = optimization.scaler = self._scaler if is_scaled else None
+        rule = None if scaler is None else scaler.scaling(self.half)
+        is_cb16 = self.half is not None and self.half.name == CB16
+        if is_cb16 and (rule is None or not rule.is_dynamic):
+            log.info(f'{user_line()}: {CB16_UNSCALED} GradScaler(loss_scale="dynamic")')
+        if scaler is not None and rule is not None:
             first = scaler.first(self.half)
             optimization.scaled = LossScale(rule, first, scaler.max_gradient_norm)
             scaler.applied_by(self._run)

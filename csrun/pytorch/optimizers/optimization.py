@@ -299,14 +299,15 @@ class Optimization:
         self._updates.begin_at(updates, steps)
         return found, steps
 
-    def copy_back(self, state: Mapping[str, Array], steps: int) -> None:
+    def copy_back(self, state: Mapping[str, Array], steps: int, skipped: int = 0) -> None:
         """Write the state after this many steps into PyTorch's optimizer, in its own form.
 
-        state: of the store, by the names of checkpoints.
+        state: of the store, by the names of checkpoints. skipped: steps that loss scaling has
+        skipped; programs count them for parameters that other steps have not updated.
         """
         groups = self.groups()
         for name, parameter in self._parameters():
-            if (updates := steps - self._updates.skipped_by(name)) > 0:
+            if (updates := steps - (self._updates.skipped_by(name) or skipped)) > 0:
                 keys = {slot: f"{slot}/{stored_name(name)}" for slot in SLOTS}
                 slots = {
                     slot: torch.from_numpy(np.array(state[key]))

@@ -123,7 +123,7 @@ class RecordedUpdates(Optimization):
         """Return an empty state: that of the optimizers is in the group's buffers."""
         return {}, 0
 
-    def copy_back(self, state: Mapping[str, Array], steps: int) -> None:
+    def copy_back(self, state: Mapping[str, Array], steps: int, skipped: int = 0) -> None:
         """Do nothing: the group's buffers are the optimizers' own tensors."""
 
 

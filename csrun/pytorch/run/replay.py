@@ -12,7 +12,6 @@ from typing import NoReturn
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.base.half_formats import SCALE_KEYS
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
@@ -28,7 +27,8 @@ from csrun.runtime.step.scale_rows import scale_of
 log = logging.getLogger("csrun")
 
 LOADED_STEPS = "loaded_steps"  # key of a checkpoint's identity
-_SCALE = Ref(-(2**31))  # among the logged values of a step: the loss scale after it
+#: Among the logged values of a step: the loss scale after it, and before it.
+_SCALE, _SCALE_BEFORE = Ref(-(2**31)), Ref(-(2**31) + 1)
 
 
 class ValueLostError(UsageError):
@@ -215,31 +215,40 @@ class Replay:
             trained = self._done if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
-    def scale(self) -> ScaleState | None:
+    def scale(self, *, is_before: bool) -> ScaleState | None:
         """Return the loss scale that an earlier run has read here; None before the first step.
 
         Raises: ValueLostError if it has not read it
         """
-        found = None if self._kept is None else self._kept.value(self._done, _SCALE.number)
+        found = self._kept_scale(is_before)
         if found is None and self.has_begun:
             raise ValueLostError(
                 f"{user_line()}: step {self._done} was taken by an earlier run, which did not read "
                 "the loss scale: begin in a new model_dir, or read it where that run read it"
             )
-        return None if found is None else ScaleState(*found.tolist())
+        return found
 
-    def keep_scale(self, state: ScaleState) -> None:
-        """Log the loss scale after the loops' steps so far, because the loop reads it."""
+    def keep_scale(self, state: ScaleState, *, is_before: bool) -> None:
+        """Log the loss scale after the loops' steps so far, or before the last one, because the
+        loop reads it.
+        """
         if self._kept is not None and self._is_held:
             tensor = torch.tensor(state, dtype=torch.float64)
-            self._kept.add(self._done, _SCALE.number, self._done, tensor)
+            self._kept.add(self._done, _scale_ref(is_before).number, self._done, tensor)
 
-    def found_scale(self) -> ScaleState | None:
-        """Return the loss scale of the checkpoint that a new machine starts from."""
+    def _kept_scale(self, is_before: bool) -> ScaleState | None:
+        number = _scale_ref(is_before).number
+        found = None if self._kept is None else self._kept.value(self._done, number)
+        return None if found is None else ScaleState(*found.tolist())
+
+    def found_scale(self, *, is_before: bool) -> ScaleState | None:
+        """Return the loss scale of the checkpoint that a new machine starts from, or, if the
+        earlier run has read it, before its last step.
+        """
+        if is_before and (read := self._kept_scale(is_before)) is not None:
+            return read
         found = self.find()
-        if found is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
-            return None
-        return scale_of([found.tensor(name) for name in SCALE_KEYS])
+        return None if found is None else scale_of(found)
 
     def keep_losses(self, steps: Sequence[StepOutputs], losses: Sequence[float]) -> None:
         """Log the losses of training steps."""
@@ -257,3 +266,7 @@ class Replay:
         if self._done in checkpoints.kept_steps(self.model_dir):
             path = self.model_dir / checkpoints.name_of(self._done)
             self.users.load_checkpoint(checkpoints.open_checkpoint(path))
+
+
+def _scale_ref(is_before: bool) -> Ref:
+    return _SCALE_BEFORE if is_before else _SCALE

@@ -220,10 +220,14 @@ class ScriptMachine:
         if record is not None:
             record.mark(Row.COMPILE)
 
-    @property
-    def scale_state(self) -> ScaleState | None:
-        """Return the loss scale after the last step of the training; None before it begins."""
-        return None if self._training is None else self._training.scale_state
+    def scale_state(self, *, is_before: bool = False) -> ScaleState | None:
+        """Return the loss scale after the last step of the training, or before it; None before it
+        begins.
+        """
+        training = self._training
+        if training is None:
+            return None
+        return training.scale_before if is_before else training.scale_state
 
     @property
     def input_share(self) -> float:

@@ -256,7 +256,9 @@ class ScriptRun(StepQueue):
         if self.replay.is_at_start or self.users.are_current:
             return
         self.replay.require_over()
-        if self._machine is not None:
-            self.users.copy_all(self._machine.machine.state, self.replay.step)
+        machine = self._machine
+        if machine is not None:
+            scale = machine.scale_state() or machine.first_scale
+            self.users.copy_all(machine.machine.state, self.replay.step, scale)
         else:
             self.replay.load_found_checkpoint()

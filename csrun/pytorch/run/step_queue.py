@@ -249,19 +249,20 @@ class StepQueue:
         scaled = None if optimization is None else optimization.scaled
         return None if scaled is None else scaled.first
 
-    def scale_state(self) -> ScaleState | None:
-        """Return the scale and its counters after the loops' steps so far.
+    def scale_state(self, *, is_before: bool = False) -> ScaleState | None:
+        """Return the scale and its counters after the loops' steps so far, or before the last one.
 
         Raises: ValueLostError in a step of an earlier run, which has not read it
         """
         if self.replay.is_on:
-            return self.replay.scale() or self._first_scale()
+            return self.replay.scale(is_before=is_before) or self._first_scale()
         self.flush_for_read()
-        found = None if self._machine is None else self._machine.scale_state
+        machine = self._machine
+        found = None if machine is None else machine.scale_state(is_before=is_before)
         if found is None:
-            found = self.replay.found_scale() or self._first_scale()
+            found = self.replay.found_scale(is_before=is_before) or self._first_scale()
         if found is not None:
-            self.replay.keep_scale(found)
+            self.replay.keep_scale(found, is_before=is_before)
         return found
 
     # Steps.

@@ -13,6 +13,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.compiler.optimizers import SLOTS
 from csrun.executable.arrays import Array
+from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_on_meta, materialize
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
@@ -24,6 +25,7 @@ from csrun.pytorch.weights.integer_buffers import IntegerBuffers
 from csrun.pytorch.weights.store_copies import changed_weights, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
+from csrun.runtime.step.scale_rows import scale_of
 
 log = logging.getLogger("csrun")
 
@@ -114,26 +116,29 @@ class WeightSync:
                     each.keep(copies)
         self.before.clear()
 
-    def copy_all(self, state: Mapping[str, Array], step: int) -> None:
-        """Set model and optimizer to their values after this many steps."""
+    def copy_all(self, state: Mapping[str, Array], step: int, scale: ScaleState | None) -> None:
+        """Set model and optimizer to their values after this many steps, with this loss scale."""
         self.copy_weights(state)
-        self._write_optimizer(state, step)
+        self._write_optimizer(state, step, scale)
         self.are_current = not is_on_meta(self.model)
 
-    def _write_optimizer(self, state: Mapping[str, Array], step: int) -> None:
+    def _write_optimizer(
+        self, state: Mapping[str, Array], step: int, scale: ScaleState | None
+    ) -> None:
         """Set integer buffers and the optimizer's state, after so many steps."""
         self.integers.write()
         if self.optimization is not None and self._has_room(state):
-            self.optimization.copy_back(state, step)
+            skipped = 0 if scale is None else int(scale.skipped)
+            self.optimization.copy_back(state, step, skipped)
             self._optimizer_was = self._optimizer_state()
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Set model and optimizer to the values of an earlier run's checkpoint."""
         if self.is_in_file:
-            self.copy_all(mapped(checkpoint.path), checkpoint.step)
+            state: Mapping[str, Array] = mapped(checkpoint.path)
         else:
-            names = checkpoint.manifest.tensors
-            self.copy_all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
+            state = {name: checkpoint.tensor(name) for name in checkpoint.manifest.tensors}
+        self.copy_all(state, checkpoint.step, scale_of(checkpoint))
 
     def changed_weights(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """Return the model's values that differ from the store's, by their names there."""
@@ -170,7 +175,7 @@ class WeightSync:
             _swap(tensor, found)
         for tensor, found in self._mapped_tensors(checkpoint):
             tensor.data = found
-        self._write_optimizer(state, checkpoint.step)
+        self._write_optimizer(state, checkpoint.step, scale_of(checkpoint))
         self.are_current = True
         log.info(f"The model's weights are in {checkpoint.path}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import open_regular, read_file
-from csrun.base.half_formats import SCALE_KEYS
+from csrun.base.half_formats import SCALE_TENSORS
 from csrun.records import tensor_files
 from csrun.records.checkpoints import folder_files
 from csrun.records.checkpoints.folder_files import Array
@@ -70,7 +70,7 @@ class Checkpoint:
         floats = (
             n for n, entry in self.manifest.tensors.items() if entry.dtype.startswith("float")
         )
-        return frozenset(floats) - set(SCALE_KEYS)
+        return frozenset(floats) - set(SCALE_TENSORS)
 
     @cached_property
     def optimizer_state(self) -> frozenset[str]:

@@ -248,6 +248,11 @@ class Training:
         """Loss scale with its counters; None without loss scaling."""
         return None if self._scale is None else self._scale.state
 
+    @property
+    def scale_before(self) -> ScaleState | None:
+        """State of the loss scale before the last step; None without loss scaling, or a step."""
+        return None if self._scale is None else self._scale.before
+
     def norms(self, first: int, count: int) -> list[float]:
         """Return the norms of the gradients before clipping, in the steps of the last order."""
         return self._numbers.norms(first, count)

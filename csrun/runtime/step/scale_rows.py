@@ -1,16 +1,17 @@
 """Loss scale of the steps, in rows of the store's numbers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import isfinite
 
 import numpy as np
 
-from csrun.base.half_formats import SCALE_KEYS
+from csrun.base.half_formats import SCALE_KEYS, SCALE_TENSORS
 from csrun.executable import MOST_STEPS, Plan
 from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import EXHAUSTED, LossScaling, ScaleState
 from csrun.records import log_lines
+from csrun.records.checkpoints import Checkpoint
 
 log = logging.getLogger("csrun")
 
@@ -45,13 +46,14 @@ def scale_rows(plan: Plan, numbers: Array | None) -> ScaleRows | None:
 def scale_columns(plan: Plan) -> slice:
     """Columns of the scale's state, after the numbers and the norm."""
     first = plan.store.numbers + 1
-    return slice(first, first + len(SCALE_KEYS))
+    return slice(first, first + len(SCALE_TENSORS))
 
 
 class ScaleTracker:
     """Chief's view of the loss scale, between two orders and over those of the last one.
 
     state: after the last step.
+    before: before it; None before the first step.
     scales: of each step of the last order.
     Shapes: store as of `numbers_view`, for any location of the store
     """
@@ -59,6 +61,7 @@ class ScaleTracker:
     def __init__(self, plan: Plan, scaling: LossScaling, store: Array, state: ScaleState) -> None:
         self._plan, self._scaling, self._store = plan, scaling, store
         self.state = state
+        self.before: ScaleState | None = None
         self.norm = 0.0
         self.scales: list[float] = []
 
@@ -79,7 +82,8 @@ class ScaleTracker:
         rows, self.scales = np.asarray(self._store), []
         skipped, began = 0, self.state.scale
         for step in range(first, first + count):
-            row, before = rows[step % MOST_STEPS], self.state
+            row, self.before = rows[step % MOST_STEPS], self.state
+            before = self.before
             self.scales.append(before.scale)
             self.norm = float(row[self._plan.store.numbers])
             self.state = ScaleState(*row[scale_columns(self._plan)].tolist())
@@ -108,7 +112,7 @@ class ScaleTracker:
     @property
     def tensors(self) -> dict[str, Array]:
         """Return the state as tensors of a checkpoint."""
-        return {name: np.array(v) for name, v in zip(SCALE_KEYS, self.state, strict=True)}
+        return {name: np.array(v) for name, v in zip(SCALE_TENSORS, self.state, strict=True)}
 
 
 def _with(line: str, overflow: Callable[[], str]) -> str:
@@ -125,6 +129,9 @@ def scale_tracker(
     return ScaleTracker(plan, plan.loss_scaling, numbers, first or plan.loss_scaling.first)
 
 
-def scale_of(values: Sequence[Array]) -> ScaleState:
-    """Return the state from a checkpoint's tensors, in the order of SCALE_KEYS."""
-    return ScaleState(*(float(value) for value in values))
+def scale_of(checkpoint: Checkpoint) -> ScaleState | None:
+    """Return the state from a checkpoint's tensors; None if it was written without scaling."""
+    known = checkpoint.manifest.tensors
+    if not known.keys() >= set(SCALE_KEYS):
+        return None
+    return ScaleState(*(float(checkpoint.tensor(name)) for name in SCALE_TENSORS if name in known))

@@ -78,8 +78,9 @@ class Updates:
             return self._update(self.order, step)
         norm, step.clip, is_applied = sqrt(squares), 1.0, True
         if self._scales is not None:
-            scale = self._scales.before(step.index).scale
-            norm, step.clip = norm / scale, 1.0 / scale
+            before = self._scales.before(step.index)
+            step.skipped = int(before.skipped)
+            norm, step.clip = norm / before.scale, 1.0 / before.scale
             is_applied = isfinite(norm)
             self._scales.advance(step.index, is_applied)
         if self._clip_norm is not None:
