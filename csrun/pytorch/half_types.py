@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from csrun.pytorch.errors import user_line
+from csrun.pytorch.errors import CaptureError, user_line
 
 log = logging.getLogger("csrun")
 
@@ -19,6 +19,21 @@ def log_widened(what: str) -> None:
     if what not in _logged:
         _logged.add(what)
         log.info(f"{user_line()}: {what} of float16 or bfloat16 is float32, as all arithmetic is")
+
+
+def refuse_halves(leaves: Mapping[str, str]) -> None:
+    """Refuse a model of 16-bit tensors. leaves: of each type of floats, a tensor by name.
+
+    Raises: CaptureError
+    """
+    for kind in HALF_TYPES:
+        name = str(kind).removeprefix("torch.")
+        if name in leaves:
+            raise CaptureError(
+                f"{user_line()}: {leaves[name]} is {name}, and models are float32: leave its cast "
+                f'out; cbtorch.initialize(precision="mixed_{name}") stores weights and activations '
+                "in 16 bits"
+            )
 
 
 _CASTS = (torch.Tensor.half, torch.Tensor.bfloat16)

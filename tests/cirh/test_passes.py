@@ -74,7 +74,8 @@ OTHERS = {
     "canonical_batch_norm_eval",  # what training alone does
     "cutting_a_tied_table",  # its parts have names of their own: tests/compiler/test_cutting.py
     "cutting_a_kernel",
-    "mixed_recorded_update",  # rounds
+    "mixed_integers",  # rounds
+    "mixed_recorded_update",
 }
 SAME = [path for path in CASES if path.stem not in OTHERS]
 

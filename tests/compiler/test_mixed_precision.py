@@ -270,7 +270,7 @@ def test_an_overflow_skips_the_step_and_halves(tmp_path):
     network = Network(storage=FLOAT16, optimizer=optimizer)
     trained = Trained(network, tmp_path, steps=1)
     assert trained.bits[0] == {n: v.tobytes() for n, v in network.parameters().items()}
-    assert trained.scale == (2.0**29, 0, 0)
+    assert trained.scale == (2.0**29, 0, 0, 1)
     assert trained.stopped is None
 
 
@@ -286,7 +286,7 @@ def test_a_scale_of_a_power_of_two_changes_no_bit_in_float32(tmp_path):
     plain = Trained(Network(optimizer=nn.SGD(0.05)), tmp_path)
     scaled = Trained(Network(optimizer=nn.SGD(0.05, loss_scaling_factor=1024.0)), tmp_path)
     assert plain.bits == scaled.bits
-    assert scaled.scale == (1024, 0, 0)
+    assert scaled.scale == (1024, 0, 0, 0)
 
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])

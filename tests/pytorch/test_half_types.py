@@ -8,6 +8,8 @@ from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from csrun.base.errors import UsageError  # noqa: E402
+
 
 class Halved(nn.Module):
     def __init__(self, kind=torch.float32):
@@ -47,3 +49,26 @@ def test_half_is_float_in_forward_the_loop_and_batches(tmp_path, caplog, kind):
             run()
     ours, theirs = (torch.stack([x.float() for x in losses[n]]) for n in ("ours", "theirs"))
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cast", "name"),
+    [
+        (lambda model: model.half(), "parameter inner.bias is float16"),
+        (lambda model: model.bfloat16(), "parameter inner.bias is bfloat16"),
+        (lambda model: model.register_buffer("scale", torch.ones(1).half()), "buffer scale is fl"),
+    ],
+)
+def test_a_model_of_16_bits_is_refused_with_the_remedy(tmp_path, cast, name):
+    kit = Kit()
+    kit.model = Halved()
+    cast(kit.model)
+    kit.optimizer = torch.optim.SGD(kit.model.parameters(), 0.1)
+    kit.train = DataLoader(TensorDataset(torch.randn(16, 6), torch.randint(4, (16,))), 8)
+    with pytest.raises(UsageError, match=r"py:\d+: ") as caught, kit.session(tmp_path):
+        for batch, labels in kit.train:
+            logits = kit.model(batch) * getattr(kit.model, "scale", 1.0)
+            kit.update(kit.criterion(logits, labels))
+    kind = "bfloat16" if "bfloat16" in name else "float16"
+    assert name in str(caught.value)
+    assert f'leave its cast out; cbtorch.initialize(precision="mixed_{kind}")' in str(caught.value)

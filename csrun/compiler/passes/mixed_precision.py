@@ -1,6 +1,6 @@
 """Mixed precision: insertion of roundings to 16 bits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,17 +11,19 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.base.half_formats import HalfFormat
 from csrun.cirh import storage_of
 from csrun.cirh.ops.base import ElementwiseOp
+from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.ops.embedding import EmbeddingOp
 from csrun.cirh.ops.half import RoundHalfOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp, is_of_update
-from csrun.cirh.ops.model import LeafOp, LossOp, ParameterOp, StateOp
+from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp, ParameterOp, StateOp
 from csrun.cirh.ops.padding import FirstPartOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS
-from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.cirh.types import dtype_of, is_float, shape_of, type_of
 from csrun.compiler.graph.labels import label_ranges
 from csrun.compiler.graph.view_ops import numbers_of
 from csrun.compiler.passes.rewrite import Pass, PassResult
-from csrun.compiler.passes.widths import half_results
+from csrun.compiler.passes.widths import Width, half_results, width_of
 
 #: Operators whose results are numbers of their operand.
 _MOVING = (*VIEWS, FirstPartOp)
@@ -33,7 +35,9 @@ class MixedPrecision(Pass):
 
     - of each array that an operator stores in 16 bits (`widths.py`), except one that is only read
       by an elementwise operator or sum of the same pass, which uses it in float32, or is only the
-      next value of a state,
+      next value of a state, or follows from integers and constants alone,
+    - of what follows from integers and constants alone, such as an angle of a position, where an
+      operator with a 16-bit result reads it that is neither elementwise nor of their kind,
     - of each gradient, before its update,
     - of each state that a recorded update writes, for all readers outside of the update.
 
@@ -62,6 +66,8 @@ class _Rounding:
         self._kind = kind
         self._rounded: set[SSAValue] = set()
         self._gradients: dict[SSAValue, RoundHalfOp] = {}  # read by recorded updates
+        self._of_integers = _values_of_integers(self._operations)
+        self._operands: dict[SSAValue, RoundHalfOp] = {}  # of these, read by other operators
         self.count = 0
 
     def run(self) -> None:
@@ -69,8 +75,11 @@ class _Rounding:
         for op in computed:
             # weights are sent to the wafer rounded
             for result in () if isinstance(op, ParameterOp) else op.results[: half_results(op)]:
-                if self._is_stored(result):
+                if result not in self._of_integers and self._is_stored(result):
                     self._round(result)
+        for op in computed:
+            if _stores_operands(op) and not any(map(self._of_integers.__contains__, op.results)):
+                self._round_values_of_integers(op)
         for op in computed:
             if isinstance(op, UpdatingOp) and not isinstance(op, AssignOp):
                 self._round_gradient(op)
@@ -102,6 +111,20 @@ class _Rounding:
         Rewriter.insert_op(rounded, InsertPoint.after(owner))
         self._rounded.add(rounded.out)
         return rounded.out
+
+    def _round_values_of_integers(self, op: Operation) -> None:
+        """Make an operator read them rounded."""
+        for index, operand in enumerate(op.operands):
+            base, kind = _base(operand), type_of(operand)
+            is_stored = dtype_of(kind) == "float32" and shape_of(kind) and base not in self._numbers
+            if not is_stored or base not in self._of_integers or isinstance(base.owner, LeafOp):
+                continue
+            rounded = self._operands.get(base)
+            if rounded is None:
+                rounded = self._operands[base] = self._new(base, _maker(base))
+                Rewriter.insert_op(rounded, InsertPoint.after(_maker(base)))
+            op.operands[index] = _with_views(operand, base, rounded.out, InsertPoint.before(op))
+            _erase_unread_views(operand, base)
 
     def _round_gradient(self, update: UpdatingOp) -> None:
         gradient = update.grad
@@ -146,6 +169,56 @@ class _Rounding:
         )
         rounded.location = scoped.location
         return rounded
+
+
+def _values_of_integers(operations: Iterable[Operation]) -> set[SSAValue]:
+    """Return the values that follow from integers of the batch, constants and fixed buffers alone.
+
+    Positions and the angles computed of them lose their meaning in few bits.
+    """
+    found = set[SSAValue]()
+    assigned = {op.parameter for op in operations if isinstance(op, AssignOp)}
+    for op in operations:
+        match op:
+            case InputOp():
+                is_one = not is_float(type_of(op.out))
+            case StateOp():
+                is_one = op.out not in assigned
+            case FullOp() | ConstantOp():
+                is_one = True
+            case LeafOp() | EmbeddingOp():  # a state may be a table that another program trains
+                is_one = False
+            case _:
+                is_one = bool(op.results) and all(map(found.__contains__, op.operands))
+        if is_one:
+            found.update(op.results)
+    return found
+
+
+def _stores_operands(op: Operation) -> bool:
+    """True for an operator that reads the 16-bit numbers of its operands, or returns them."""
+    is_alone = isinstance(op, ElementwiseOp | LeafOp)
+    return not is_alone and width_of(op) in (Width.HALF, Width.KEEPS)
+
+
+def _with_views(
+    value: SSAValue, base: SSAValue, replacement: SSAValue, place: InsertPoint
+) -> SSAValue:
+    """Return a value that is a view of a base, as the same view of its replacement."""
+    if value is base:
+        return replacement
+    view = _maker(value)
+    below = _with_views(view.operands[0], base, replacement, place)
+    again = view.clone({view.operands[0]: below})
+    Rewriter.insert_op(again, place)
+    return again.results[0]
+
+
+def _erase_unread_views(value: SSAValue, base: SSAValue) -> None:
+    while value is not base and not value.uses.get_length():
+        view = _maker(value)
+        value = view.operands[0]
+        Rewriter.erase_op(view)
 
 
 def _maker(value: SSAValue) -> Operation:

@@ -6,6 +6,7 @@ An operator is named by its index in `Recording.operators`.
 from collections.abc import Sequence
 
 from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.half_types import refuse_halves
 from csrun.pytorch.lower.loss_scaling import seed_of
 from csrun.pytorch.operators.base import SMALL
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
@@ -28,6 +29,7 @@ def precision_of(recording: Recording) -> str:
         str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
         for leaf in tensors or leaves
     }
+    refuse_halves(found)
     if len(found) > 1 or not set(found) <= {"float32", "float64"}:
         got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
         raise CaptureError(

@@ -76,6 +76,49 @@ def test_gradients_are_those_of_autocast(tmp_path, precision):
         assert torch.linalg.norm(ours - parameter.grad) <= 0.01 * torch.linalg.norm(parameter.grad)
 
 
+class OfTime(nn.Module):
+    """A regression on the sines and cosines of a time, as in diffusion models."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(8) / 8))
+        self.out = nn.Linear(16, 1)
+
+    def forward(self, t):
+        angles = t[:, None].float() * self.frequencies[None]
+        embedded = torch.cat([angles.sin(), angles.cos()], -1)
+        return self.out(embedded), embedded
+
+
+def test_angles_of_integers_are_float32(tmp_path):
+    """An angle of 900 in bfloat16 may be off by two radians."""
+    torch.manual_seed(1)
+    times, model = torch.randint(1000, (96,)), OfTime()
+    theirs, found = copy.deepcopy(model), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    cbtorch.initialize(model_dir=tmp_path, precision="mixed_bfloat16")
+    model = cbtorch.module(model)
+    loader = cbtorch.dataloader(DataLoader(TensorDataset(times, times.float()[:, None].sin()), 16))
+    with cbtorch.Session(model, optimizer, mode="train"):
+        for t, y in loader:
+            optimizer.zero_grad()
+            out, embedded = model(t)
+            loss = ((out - y) ** 2).mean()
+            loss.backward()
+            found.append((embedded.detach(), out.detach(), model.out.weight.grad.clone()))
+            optimizer.step()
+        found = [tuple(map(torch.clone, each)) for each in found]
+    embedded, out, gradient = found[-1]  # the program's; PyTorch computes those of the first steps
+    t = times[-16:]
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, exact = theirs(t)
+        ((expected.float() - t.float()[:, None].sin()) ** 2).mean().backward()
+    torch.testing.assert_close(embedded, exact, rtol=0, atol=1e-6)
+    torch.testing.assert_close(out, expected.float(), rtol=2**-8, atol=0)
+    wanted = theirs.out.weight.grad
+    assert torch.linalg.norm(gradient - wanted) < 0.01 * torch.linalg.norm(wanted)
+
+
 def test_a_resumed_training_has_the_weights_of_one(tmp_path):
     one, two = Script(), Script()
     one.train(tmp_path / "one", epochs=4, precision="mixed_bfloat16")
