@@ -47,8 +47,8 @@ def test_a_job_in_weight_streaming(place: FcMnist, reference: bytes) -> None:
     assert b"<td>gradient" in pages[0]
 
 
-@pytest.mark.slow
-def test_a_job_killed_and_started_again(place: FcMnist, reference: bytes) -> None:
+def killed_and_resumed(place: FcMnist) -> bytes:
+    """The last checkpoint of a job that was killed after its first one, and started again."""
     with place.start_wse("-o", "killed") as launcher:
         until(place.checkpoint(EVERY, "killed").exists)
         pids = list(place.processes(launcher.pid).values())
@@ -56,7 +56,33 @@ def test_a_job_killed_and_started_again(place: FcMnist, reference: bytes) -> Non
         assert gone(pids[1:])
     done = place.wse("-o", "killed")
     assert done.returncode == 0, done.stderr
-    assert place.checkpoint(STEPS, "killed").read_bytes() == reference
+    assert "Restoring parameters from killed/" in done.stdout
+    return place.checkpoint(STEPS, "killed").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_job_killed_and_started_again(place: FcMnist, reference: bytes) -> None:
+    assert killed_and_resumed(place) == reference
+
+
+@pytest.mark.slow
+def test_a_job_killed_with_its_store_on_disk(tmp_path_factory: pytest.TempPathFactory) -> None:
+    place = FcMnist(tmp_path_factory.mktemp("disk"))
+    options: dict[str, object] = {
+        "model__hidden_sizes": [512] * 6,
+        "runconfig__max_steps": STEPS,
+        "runconfig__save_checkpoints_steps": EVERY,
+        "runconfig__precision": "mixed_float16",
+        **SCALED,
+    }
+    place.configure(**options)
+    done = place.cpu("-o", "cpu")
+    assert done.returncode == 0, done.stderr
+    reference = place.checkpoint(STEPS, "cpu")
+    assert load_file(reference)["skipped_steps"] > 0
+    of_disk = {"runconfig__weight_store": "disk", "runconfig__weight_store_memory": "13MB"}
+    place.configure(**options, **of_disk)
+    assert killed_and_resumed(place) == reference.read_bytes()
 
 
 LOOP = """
