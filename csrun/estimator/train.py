@@ -69,12 +69,12 @@ class TrainingLoop:
         """Return the host call of the log lines."""
         return traced.host
 
-    def has_work_after(self, found: checkpoints.Checkpoint) -> bool:
-        """Return whether something is left to do after the last step, which a checkpoint is of."""
+    def is_unfinished_at(self, last: checkpoints.Checkpoint) -> bool:
+        """Return whether the run stopped between its last step, at `last`, and its end."""
         return False
 
-    def taken(self, first: int, count: int) -> None:
-        """Take these steps, before anything is written about them."""
+    def after_steps(self, first: int, count: int) -> None:
+        """Process the results of computed steps, before anything is written about them."""
 
     def extra_tensors(self, step: int) -> Mapping[str, Array]:
         """Tensors of a checkpoint after a step that the store does not have."""
@@ -122,7 +122,7 @@ def _train(
     limits = (first + steps if steps is not None else None, max_steps)
     last = min((limit for limit in limits if limit is not None), default=None)
     target = target_of(run)
-    if found is None or last is None or first < last or loop.has_work_after(found):
+    if found is None or last is None or first < last or loop.is_unfinished_at(found):
         return _train_from(run, target, found, last, loop)
     _require_same_model(run, target, found)
     log.info(_nothing_to_train(run.model_dir, first, last, loop.limit))
@@ -168,7 +168,7 @@ def _train_from(
         )
         run.write_run_command()
         end = _loaded_update(machine, compiled.update, run)
-        training = Training(machine, options, loop.host_call(traced), show, loop.taken, end)
+        training = Training(machine, options, loop.host_call(traced), show, loop.after_steps, end)
         results = loop.run(LoadedTraining(training, machine, traced, found, show))
         machine.close(results)
     return results

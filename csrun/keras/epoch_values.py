@@ -13,6 +13,8 @@ from csrun.runtime.step.results import Mean, StepResult
 #: Tensor of a checkpoint, unless the epoch's end is done: total and count of the epoch's losses,
 #: then the state of its metrics, as the bits of float64s, since floats of a checkpoint are weights.
 EPOCH_TENSOR = "fit/epoch"
+#: Tensor of a checkpoint whose weights callbacks have set at the end of a fit, instead of averages.
+FINAL_TENSOR = "fit/final_weights"
 
 
 class EpochValues:
@@ -72,3 +74,8 @@ class EpochValues:
 def is_open_in(found: Checkpoint) -> bool:
     """Return whether the end of a checkpoint's last epoch is not done."""
     return EPOCH_TENSOR in found.manifest.tensors
+
+
+def has_final_weights(found: Checkpoint) -> bool:
+    """Return whether callbacks have set a checkpoint's weights at the end of a fit."""
+    return FINAL_TENSOR in found.manifest.tensors

@@ -76,8 +76,8 @@ class FitLoop(TrainingLoop):
     def prepare(self, run: EstimatorRun, target: Target) -> None:
         """Compile the evaluation of the validation data."""
         if (given := self.validation) is not None:
-            own = replace(run, dataset=given.dataset, make=lambda: given.dataset, others=())
-            self._evaluation = compile_run(own, RunMode.EVAL, target, given.batches)
+            evaluation = replace(run, dataset=given.dataset, make=lambda: given.dataset, others=())
+            self._evaluation = compile_run(evaluation, RunMode.EVAL, target, given.batches)
         self._folder = run.model_dir
 
     def host_call(self, traced: TracedModel) -> None:
@@ -88,16 +88,16 @@ class FitLoop(TrainingLoop):
         """Return whether the fit has run, and the model has the values that callbacks saw last."""
         return self._fit is not None and self.is_watched
 
-    def has_work_after(self, found: Checkpoint) -> bool:
-        """Return whether the run ended between the last step and the end of its epoch."""
+    def is_unfinished_at(self, last: Checkpoint) -> bool:
+        """Return whether the run stopped between the last step and the end of its epoch."""
         from csrun.keras.epoch_values import is_open_in
 
-        return is_open_in(found) and found.step == self.epochs * self.steps
+        return is_open_in(last) and last.step == self.epochs * self.steps
 
-    def taken(self, first: int, count: int) -> None:
-        """Add the steps to the values of their epoch."""
+    def after_steps(self, first: int, count: int) -> None:
+        """Add the steps to the values of their epoch, and call the callbacks of batches."""
         assert self._fit is not None, "it runs"
-        self._fit.take(first, count)
+        self._fit.after_steps(first, count)
 
     def extra_tensors(self, step: int) -> Mapping[str, Array]:
         """Tensors of the open epoch, and of the learning rate if it is a number of each step."""
@@ -160,6 +160,7 @@ class _RunningFit:
             verbose=0,
         )
         self._passes = 0
+        self._has_final_weights = False  # set by callbacks at the end of the fit
         self._values = Results()  # of all epochs
         self._epoch = EpochValues(loaded.traced.host)  # type: ignore[arg-type]
         found = loaded.found
@@ -185,10 +186,13 @@ class _RunningFit:
         return float(found)
 
     def tensors(self) -> Mapping[str, Array]:
-        """Tensors of a checkpoint: of the open epoch, and of the rate if it is passed."""
+        """Tensors of a checkpoint: of the open epoch, the rate if it is passed, and the end."""
+        from csrun.keras.epoch_values import FINAL_TENSOR
         from csrun.keras.optimizer_rules import RATE_TENSOR
 
         found = dict(self._epoch.tensors())
+        if self._has_final_weights:
+            found[FINAL_TENSOR] = np.ones(1, np.int64)
         if self.has_numbers:
             found[RATE_TENSOR] = np.array([self.rate, self.first_rate]).view(np.int64)
         return found
@@ -217,8 +221,9 @@ class _RunningFit:
                 break
         if self._is_watched:  # as in Keras, before callbacks restore the best weights
             model.optimizer.finalize_variable_values(self._model.trained)
-        with self._watched():
+        with self._watched() as changed:
             self._callbacks.on_train_end(logs)
+        self._has_final_weights = bool(changed)
         return {**training.finish(), **self._values}
 
     def _begin(self, epoch: int, is_resumed: bool) -> None:
@@ -257,9 +262,7 @@ class _RunningFit:
             if self._by_batch:
                 with self._watched():
                     self._callbacks.on_train_batch_begin(number)
-            loss = self._order(1 if self._by_batch else min(end - training.step, MOST_STEPS))
-            if loss is not None or self._by_batch:
-                self._end_batch(number if loss is None else training.step % steps)
+            self._order(1 if self._by_batch else min(end - training.step, MOST_STEPS))
             if self._model.keras.stop_training:
                 break
             if training.step < end:
@@ -275,10 +278,10 @@ class _RunningFit:
         with self._watched():
             self._callbacks.on_train_batch_end(number, self._epoch.logs())
 
-    def _order(self, count: int) -> float | None:
-        """Compute up to `count` steps; return a loss that is not finite, if a callback wants it.
+    def _order(self, count: int) -> None:
+        """Compute up to `count` steps; a loss that is not finite is passed to a callback for it.
 
-        Raises: NotFiniteLossError, unless a callback wants it
+        Raises: NotFiniteLossError without such a callback
         """
         training, numbers = self._training, [[self.rate] if self.has_numbers else []] * count
         try:
@@ -287,16 +290,17 @@ class _RunningFit:
             if not self._ends_on_nan:
                 raise
             self._epoch.add_loss(error.loss)
-            return error.loss
-        return None
+            self._end_batch(training.step % self._loop.steps)
 
-    def take(self, first: int, count: int) -> None:
-        """Add steps to the values of the epoch."""
+    def after_steps(self, first: int, count: int) -> None:
+        """Add steps to the values of the epoch; a batch ends before a signal takes effect."""
         machine = self._loaded.machine
         for slot, loss in enumerate(machine.losses(count)):
             self._epoch.add_loss(loss)
             if self._epoch.takes_results:
                 self._epoch.take(machine.result(slot, first + slot))
+        if self._by_batch and count:
+            self._end_batch(first % self._loop.steps)
 
     # Evaluations.
 
@@ -315,17 +319,17 @@ class _RunningFit:
         show, losses = self._loaded.show, traced.losses
         try:
             results = evaluate(program, step, validation.batches, host, show, losses)
-            own = {**results, **({} if host is None else host.latest)}
+            logs = {**results, **({} if host is None else host.latest)}
         except NotFiniteLossError as error:
             log.warning(f"fit: validation after step {step}: {error}")
             names = [name for each in (host, losses) if each for name in each.values()]
-            own = {**dict.fromkeys(names, float("nan")), "loss": error.loss}
+            logs = {**dict.fromkeys(names, float("nan")), "loss": error.loss}
             results = {"global_step": float(step), "loss": error.loss}
         self._loop.write_events(results)
-        own.pop("global_step", None)
+        logs.pop("global_step", None)
         with self._watched():
-            self._callbacks.on_test_end(own)
-        return {f"val_{name}": value for name, value in own.items()}
+            self._callbacks.on_test_end(logs)
+        return {f"val_{name}": value for name, value in logs.items()}
 
     # The model's variables, which callbacks read and change.
 
@@ -338,15 +342,15 @@ class _RunningFit:
             variable.assign(np.array(state[name]))
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Context manager that takes over what callbacks change."""
+    def _watched(self) -> Iterator[dict[str, Array]]:
+        """Context manager that takes over what callbacks change; the changes are in its value."""
         variables = self._model.named.items() if self._is_watched else ()
         before = {name: _version(variable) for name, variable in variables}
-        had_number = not callable(self._optimizer._learning_rate)
-        yield
+        had_number, changed = not callable(self._optimizer._learning_rate), dict[str, Array]()
+        yield changed
         if had_number and self._is_watched:
             _ = self.rate  # refuses a schedule
-        changed = {
+        changed |= {
             name: variable.value.detach().cpu().numpy().astype(np.float32)
             for name, variable in variables
             if _version(variable) != before[name]

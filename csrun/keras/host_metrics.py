@@ -9,7 +9,8 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.executable.arrays import Array
@@ -28,7 +29,7 @@ LOSS = "loss"  # which the run has itself
 class KerasMetrics(HostCall):
     """Metrics over the steps so far; each is one number.
 
-    outputs: names of labels, sample weights and predictions. zeros: make a value of each.
+    outputs: names of labels, sample weights, predictions and masks. zeros: make a value of each.
     """
 
     model: Any = None
@@ -37,9 +38,9 @@ class KerasMetrics(HostCall):
     taken: int = field(default=0)
 
     @classmethod
-    def of(cls, model: KerasModel, labels: tuple[Any, ...], outputs: Any) -> Self:
-        """Return the metrics of a model with these traced labels and outputs."""
-        leaves, spec = tree_flatten((labels, outputs))
+    def of(cls, model: KerasModel, measured: Any) -> Self:
+        """Return the metrics of a model. measured: traced labels and weights, outputs and masks."""
+        leaves, spec = tree_flatten(measured)
         names = tuple(output_name(leaf.value) for leaf in leaves)
         zeros = tuple(partial(torch.zeros, leaf.shape, dtype=leaf.dtype) for leaf in leaves)
         return cls(dict, names, model=model.keras, spec=spec, zeros=zeros)
@@ -56,11 +57,16 @@ class KerasMetrics(HostCall):
 
     def _update(self, arrays: list[Any]) -> None:
         assert self.spec is not None, "given with the model"
-        (y, *weights), predictions = tree_unflatten(arrays, self.spec)
+        (y, *weights), predictions, masks = tree_unflatten(arrays, self.spec)
+        for number, prediction in enumerate(tree_leaves(predictions)):
+            if number in masks:
+                set_keras_mask(prediction, masks[number] > 0)
+        weights = tree_map(torch.clone, weights)
+        if _losses_of(self.model) or (masks and weights):
+            # It updates its metrics, and multiplies masks into the weights that metrics then get.
+            self.model._compile_loss(y, predictions, *weights)
         if (compiled := self.model._compile_metrics) is not None:
             compiled.update_state(y, predictions, *weights)
-        if _losses_of(self.model):
-            self.model._compile_loss(y, predictions, *weights)  # which updates its metrics
 
     def values(self) -> Results:
         """Return the metrics by name, and reset.
@@ -129,6 +135,20 @@ class FitMetrics(KerasMetrics):
     @property
     def _variables(self) -> list[Any]:
         return [each for metric in _metrics_of(self.model) for each in metric.variables]
+
+
+def masks_of(outputs: Any) -> dict[int, Any]:
+    """Return the masks that layers have set on outputs, by the output's number, as float32.
+
+    Source: keras.layers.Masking, Embedding(mask_zero=True): losses and metrics leave out samples
+    and time steps whose mask is False.
+    """
+    masks = map(get_keras_mask, tree_leaves(outputs))
+    return {
+        number: keras.ops.cast(mask, "float32")
+        for number, mask in enumerate(masks)
+        if mask is not None
+    }
 
 
 def _numbers(variable: Any) -> Array:

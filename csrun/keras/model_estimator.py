@@ -207,7 +207,9 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         newest = checkpoints.latest(self._model_dir)
         if self._built is None or newest is None:
             return
+        from csrun.keras.epoch_values import has_final_weights
+
         values = self._built.values()
         found = {name: np.empty_like(value) for name, value in values.items()}
         newest.take(found)
-        self._built.assign(found)
+        self._built.assign(found, has_final_weights(newest))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from csrun.base.errors import UsageError
@@ -22,10 +22,17 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
-from csrun.keras.host_metrics import FitMetrics, KerasMetrics, has_metrics, warn_of_layer_metrics
+from csrun.keras.host_metrics import (
+    FitMetrics,
+    KerasMetrics,
+    has_metrics,
+    masks_of,
+    warn_of_layer_metrics,
+)
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
+from csrun.keras.recorded_dropout import recorded_dropout
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name, tensor_at
 from csrun.pytorch.errors import CaptureError
@@ -84,9 +91,9 @@ def trace_keras(
     is_measured = is_measured and has_metrics(model.keras)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
-    labels = _refs(step.batch[1:]) if is_measured else []
-    is_returned = is_measured or mode is RunMode.PREDICT
-    wanted = [*labels, *_refs(step.outputs)] if is_returned else []
+    wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []
+    if is_measured:
+        wanted = _refs(step.measured)
     scaling = None if storage is None else learning.scaling
     with _named_layer():
         module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
@@ -194,6 +201,8 @@ def example_of(dataset: Dataset) -> tuple[Any, ...]:
 class _KerasStep:
     """A step of a Keras model on traced tensors. batch, outputs: in the model's structure.
 
+    masks: as of `masks_of`.
+
     update: that of the optimizer, if it is recorded.
     """
 
@@ -223,6 +232,11 @@ class _KerasStep:
                 loss.backward()
         return recorder.finish()
 
+    @property
+    def measured(self) -> Any:
+        """Tensors that metrics are computed from: labels and weights, outputs, and their masks."""
+        return self.batch[1:], self.outputs, self.masks
+
     def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
         """Record the backward pass and the update, whose operators have a separate scope."""
         recorder = self._recorder
@@ -240,12 +254,16 @@ class _KerasStep:
         model, trains = self._model, self._mode is RunMode.TRAIN
         tensors = [(v, tensor_at(self._module, stored_name(v))) for v in model.variables]
         with keras.StatelessScope(state_mapping=tensors, collect_losses=True) as scope:
-            with _without_host_draws(), _plain_errors():
+            sample = tree_leaves(x)[0]
+            with _without_host_draws(), _plain_errors(), recorded_dropout(sample):
                 self.outputs = model.keras(x, training=trains)
+                self.masks = masks_of(self.outputs)
             if self._mode is RunMode.PREDICT:
                 return None
+            # A copy, since Keras multiplies masks into it in place.
+            weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
             loss = model.keras.compute_loss(
-                x=x, y=y, y_pred=self.outputs, sample_weight=sample_weight, training=trains
+                x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
             )
         if trains:
             for variable, before in tensors[len(model.trained) :]:
@@ -265,7 +283,7 @@ class _KerasStep:
             warn_of_layer_metrics(self._model.keras)
         if is_measured:
             kind = FitMetrics if fit.takes_metrics else KerasMetrics
-            metrics = kind.of(self._model, self.batch[1:], self.outputs)
+            metrics = kind.of(self._model, self.measured)
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
         folders = () if self._update is None else (OPTIMIZER_FOLDER,)

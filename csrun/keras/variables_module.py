@@ -92,12 +92,14 @@ class KerasModel:
         found = {name: v.value.detach().cpu().numpy().copy() for name, v in self.named.items()}
         return {n: v if v.dtype.kind == "f" else v.astype(np.float32) for n, v in found.items()}
 
-    def assign(self, values: Mapping[str, Array]) -> None:
-        """Set the variables at the end of a training; with `use_ema` to their averages."""
+    def assign(self, values: Mapping[str, Array], are_final: bool = False) -> None:
+        """Set the variables at the end of a training; with `use_ema` to their averages, unless the
+        values are the final ones.
+        """
         for name, variable in self.named.items():
             variable.assign(values[name])
         optimizer = self.keras.optimizer
-        if self.state:
+        if self.state and not are_final:
             optimizer.finalize_variable_values(self.trained)
         if not optimizer.built:
             optimizer.build(self.trained)  # else a model that is saved now cannot be loaded whole

@@ -288,6 +288,25 @@ def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes
     assert resumed.fit(X, Y, **given, callbacks=make()).epoch == []
 
 
+def test_a_batch_ends_before_a_signal_takes_effect(tmp_path):
+    """Its callbacks are called once, and the weights that they set are those of the checkpoint."""
+    given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
+    first, last = SeenBatches(), SeenBatches()
+    with pytest.raises(KeyboardInterrupt):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(
+            X, Y, **given, callbacks=[first, Interrupting(3)]
+        )
+    resumed = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    resumed.fit(X, Y, **given, callbacks=[last])
+    model, seen = mlp(), SeenBatches()
+    model.fit(X, Y, **given, callbacks=[seen], verbose=0)
+    ends = [[call[0] for call in each.calls if call[0][0] == "batch end"] for each in (first, last)]
+    assert [*ends[0], *ends[1]] == [call[0] for call in seen.calls if call[0][0] == "batch end"]
+    assert len(ends[0]) == 3
+    for each, theirs in zip(resumed.keras_model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_a_resumed_epoch_begins_other_metrics_anew(tmp_path):
     given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
 
@@ -315,6 +334,20 @@ def test_averages_are_the_models_weights_at_the_end_of_a_fit_but_not_a_checkpoin
         np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
     stored = checkpoints.latest(tmp_path).tensor("sequential/dense/kernel")
     assert np.abs(stored - model.get_weights()[0]).max() > 1e-3
+
+
+def test_weights_that_callbacks_set_at_the_end_are_those_of_a_rerun(tmp_path):
+    """Instead of the averages, which a rerun with nothing left to train would set."""
+    given = {"batch_size": BATCH, "epochs": 3, "shuffle": False, "validation_data": VALID}
+    model = averaged()
+    model.fit(X, Y, **given, callbacks=[stopping(monitor="val_accuracy")], verbose=0)
+    for _ in range(2):
+        estimator = KerasModelToCerebrasEstimator(averaged, tmp_path)
+        found = estimator.fit(X, Y, **given, callbacks=[stopping(monitor="val_accuracy")])
+        weights = estimator.keras_model.get_weights()
+        for each, theirs in zip(weights, model.get_weights(), strict=True):
+            np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
+    assert found.epoch == []
 
 
 @pytest.mark.parametrize("build", [adam, adamax], ids=["by a rule", "recorded"])

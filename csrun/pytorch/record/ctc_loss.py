@@ -50,6 +50,8 @@ def record_ctc_loss(recorder: StepRecorder, *args: Any, **kwargs: Any) -> Any:
     if not all(isinstance(each, torch.Tensor) for each in sequences):
         return NotImplemented
     log_probs, targets, *given = sequences
+    if targets.is_floating_point():  # as Keras casts all labels
+        targets = targets.to(torch.int64)
     is_batched = log_probs.dim() > 2
     log_probs = log_probs if is_batched else log_probs.unsqueeze(1)
     input_lengths, target_lengths = (each if each.dim() else each.reshape(1) for each in given)
