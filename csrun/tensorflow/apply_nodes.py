@@ -209,6 +209,9 @@ def _adadelta(given: _ApplyNumbers, rate: Rate) -> Options:
     return _TensorFlowAdadelta, {"learning_rate": rate, **numbers}
 
 
+#: Rules that TensorFlow applies only to the rows of an embedding that a batch has.
+LAZY_RULES = (_TensorFlowRmsProp, _TensorFlowAdadelta)
+
 _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ResourceApplyGradientDescent": _descent,
     "ApplyGradientDescent": _descent,

@@ -30,16 +30,17 @@ class GraphMetrics(HostCall):
     def of(cls, spec: CSEstimatorSpec, graph: Any) -> Self | None:
         """The metrics of a specification; None without metrics."""
         pairs = dict(getattr(spec, "eval_metric_ops", None) or {})
+        takes_parts = False
         if call := getattr(spec, "host_call", None):
-            given = tf.nest.map_structure(_of_any_batch, list(call[1]))
-            pairs = host_call_to_eval_metric_ops((call[0], given))
+            pairs, takes_parts = _pairs_of(call)
         if not pairs:
             return None
         names = {name: (value.name, update.name) for name, (value, update) in pairs.items()}
-        ends = [graph.as_graph_element(name).op for both in names.values() for name in both]
+        elements = [graph.as_graph_element(name) for both in names.values() for name in both]
+        ends = [getattr(each, "op", each) for each in elements]  # an update may be an operator
         tensors = _frontier(ends, spec.loss)
         session = _session_of(graph, ends, tensors)
-        return cls(dict, (), tensors=tensors, session=session, names=names, takes_parts=bool(call))
+        return cls(dict, (), tensors=tensors, session=session, names=names, takes_parts=takes_parts)
 
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
@@ -50,8 +51,8 @@ class GraphMetrics(HostCall):
         whole = [tuple(t.shape.as_list()) for t in self.tensors]
         if not self.takes_parts and [v.shape for v in feeds.values()] != whole:
             raise UsageError(
-                "eval_metric_ops: the last batch has fewer samples, and the graph's metrics are of "
-                "whole batches: drop it (drop_remainder=True), or use host_call"
+                "metrics: the last batch has fewer samples, and the graph's metrics are of whole "
+                "batches: drop it (drop_remainder=True), or use a host_call without static shapes"
             )
         self.session.run([update for _, update in self.names.values()], feeds)
 
@@ -62,6 +63,18 @@ class GraphMetrics(HostCall):
         found = self.session.run({name: value for name, (value, _) in self.names.items()})
         self.is_new = True
         return {name: float(value) for name, value in found.items()}
+
+
+def _pairs_of(call: Any) -> tuple[dict[str, Any], bool]:
+    """Return the metrics of a host_call, and whether they accept any number of samples.
+
+    Those that use the static number of samples, such as a reshape to `labels.shape`, do not.
+    """
+    given = tf.nest.map_structure(_of_any_batch, list(call[1]))
+    try:
+        return host_call_to_eval_metric_ops((call[0], given)), True
+    except (TypeError, ValueError):
+        return host_call_to_eval_metric_ops((call[0], list(call[1]))), False
 
 
 def _of_any_batch(tensor: Any) -> Any:

@@ -27,6 +27,7 @@ from csrun.tensorflow.graph_metrics import GraphMetrics
 from csrun.tensorflow.half_floats import HALVES, without_halves
 from csrun.tensorflow.moving_statistics import import_statistics
 from csrun.tensorflow.rate_schedules import RateReader
+from csrun.tensorflow.row_gradients import warn_of_rows
 from csrun.tensorflow.script_optimizers import ScriptOptimizers
 from csrun.tensorflow.script_precision import LossScales, StorageChoice, policies
 from csrun.tensorflow.tf_spec import CSEstimatorSpec
@@ -108,6 +109,8 @@ class _GraphModel:
             if mode is RunMode.TRAIN and spec.train_op is not None:
                 learning = learning_of(spec.train_op, gradients, rates, own)
                 _require_one_loss(spec.loss, gradients)
+                if spec.loss is not None:
+                    warn_of_rows(learning, spec.loss)
                 if storage is not None:
                     learning = replace(learning, optimizer=scales.applied(learning.optimizer))
             return self._imported(spec, learning, gradients)
@@ -158,7 +161,8 @@ class _GraphModel:
             raise GraphError(f"model_fn: CSEstimatorSpec needs a loss in mode {self.mode}")
         metrics = None
         if self.mode is RunMode.EVAL:
-            metrics = self.metrics = GraphMetrics.of(spec, self.graph)
+            with without_halves(tf):  # host_call is called now
+                metrics = self.metrics = GraphMetrics.of(spec, self.graph)
         wanted = [spec.loss, *(metrics.tensors if metrics else ())]
         loss, *others = importer.tensors(wanted)
         call = (dict, others) if metrics else None

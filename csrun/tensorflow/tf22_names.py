@@ -6,6 +6,7 @@
 import importlib
 import sys
 from collections.abc import Callable
+from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -23,6 +24,8 @@ from csrun.tensorflow.script_precision import policies as asked
 
 POLICIES = "tensorflow.keras.mixed_precision.experimental"
 OLD_KERAS = "tensorflow.python.keras.mixed_precision"
+OLD_LAYERS = "tensorflow.python.keras.layers"
+_BEFORE_GROUPS = 6  # filters, kernel_size, strides, padding, data_format, dilation_rate
 _HALF = ("float16", "bfloat16", *HALF_POLICIES)
 
 
@@ -77,12 +80,18 @@ def _add_names(tensorflow: Any) -> None:
     keras = importlib.import_module("tensorflow.keras")
     if not hasattr(keras.mixed_precision, "experimental"):
         _add_policies(keras)
+    for name in ("Conv1D", "Conv2D", "Conv3D"):
+        _accept_old_order(getattr(keras.layers, name))
     old = f"{OLD_KERAS}.experimental"
     parent: Any = importlib.import_module(OLD_KERAS)
     if not hasattr(parent, "experimental"):
         optimizers = importlib.import_module(f"{OLD_KERAS}.loss_scale_optimizer")
         parent.experimental = _module(old, loss_scale_optimizer=optimizers)
         sys.modules[f"{old}.loss_scale_optimizer"] = optimizers
+    layers = importlib.import_module(OLD_LAYERS)
+    # In 2.2 the same objects as in tf.keras, of which layers of one model must be.
+    common = {name for name in vars(layers) if name[0] != "_"} & set(dir(keras.layers))
+    layers.__dict__.update({name: getattr(keras.layers, name) for name in common})
 
 
 def _use_keras_2(tensorflow: Any) -> None:
@@ -147,6 +156,23 @@ def _add_policies(keras: Any) -> None:
 def _widened(name: Any) -> Any:
     """Return the name of a policy or float type, float32 for one with 16 bits."""
     return "float32" if name in _HALF else name
+
+
+def _accept_old_order(layer: Any) -> None:
+    """Let a convolution take its arguments by position in the order of TensorFlow 2.2.
+
+    Later versions have `groups`, an integer, after the first ones, where 2.2 has the activation.
+    """
+    make = layer.__init__
+
+    @wraps(make)
+    def init(self: Any, *given: Any, **options: Any) -> None:
+        first, rest = given[:_BEFORE_GROUPS], given[_BEFORE_GROUPS:]
+        if rest and (rest[0] is None or isinstance(rest[0], str) or callable(rest[0])):
+            rest = (1, *rest)
+        make(self, *first, *rest, **options)
+
+    layer.__init__ = init
 
 
 def _make_settable(layer: Any, name: str) -> None:

@@ -17,6 +17,7 @@ from support.tf_models import (
     tf,
     trained,
     v1,
+    weights,
 )
 
 from csrun.base.errors import UsageError
@@ -283,6 +284,46 @@ def test_evaluation_has_the_metrics_of_tensorflow_and_predictions(tmp_path):
     assert [*predicted[0]] == ["label"]
     assert results["accuracy"] == pytest.approx(np.mean(found == labels), rel=1e-6)
     assert results["mean_label"] == pytest.approx(found.mean(), rel=1e-6)
+
+
+def test_a_host_call_may_use_static_shapes_operators_and_halves(tmp_path):
+    def model_fn(features, labels, mode, params):
+        logits = dense(features)
+        loss = cross_entropy(logits, labels)
+        if mode == "train":
+            return minimized(loss)
+
+        def metrics(logits, labels):
+            label = tf.reshape(tf.argmax(logits, 1), labels.shape)
+            weights = tf.cast(labels > 0, tf.float16)
+            value, update = v1.metrics.accuracy(labels, label, weights * logits[:, 0] ** 0)
+            return {"accuracy": (value, tf.group(update))}
+
+        return CSEstimatorSpec(mode, loss=loss, host_call=(metrics, [logits, labels]))
+
+    data = batches(3)
+    estimator = trained(model_fn, tmp_path, data)
+    found = weights(tmp_path, 3)
+    kernel, bias = (next(v for n, v in found.items() if n.endswith(e)) for e in ("kernel", "bias"))
+    labels = np.concatenate([y for _, y in data])
+    predicted = (np.concatenate([x for x, _ in data]) @ kernel + bias).argmax(1)
+    wanted = np.mean((predicted == labels)[labels > 0])
+    assert estimator.evaluate(lambda: data)["accuracy"] == pytest.approx(wanted, rel=1e-6)
+    with pytest.raises(UsageError, match="the last batch has fewer samples, and the graph's"):
+        estimator.evaluate(lambda: [*data, (data[0][0][:7], data[0][1][:7])])
+
+
+def test_convolutions_take_arguments_in_the_order_of_tensorflow_2_2():
+    import cerebras.tf.cs_estimator  # noqa: F401  changes TensorFlow
+
+    layers = tf.keras.layers
+    old = layers.Conv2D(4, 3, (1, 1), "same", "channels_last", (1, 1), "relu", False)
+    assert (old.groups, old.activation, old.use_bias) == (1, tf.keras.activations.relu, False)
+    new = layers.Conv2D(4, 3, (1, 1), "same", "channels_last", (1, 1), 2, "relu")
+    assert (new.groups, new.activation, new.use_bias) == (2, tf.keras.activations.relu, True)
+    from tensorflow.python.keras.layers import Flatten, concatenate
+
+    assert (Flatten, concatenate) == (layers.Flatten, layers.concatenate)
 
 
 def test_a_script_is_checked_before_the_job(tmp_path: Path):

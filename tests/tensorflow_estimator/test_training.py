@@ -27,6 +27,69 @@ from csrun.tensorflow import joined_batches
 pytestmark = ignore_warnings
 
 
+def of_rows(make_optimizer, clip=lambda gradients: gradients):
+    """A model that looks rows of a table up, of which each batch has some, twice."""
+
+    def model_fn(features, labels, mode, params):
+        table = v1.get_variable("layer/table", [8, CLASSES])
+        loss = cross_entropy(tf.nn.embedding_lookup(table, features), labels)
+        optimizer, step = make_optimizer(), v1.train.get_or_create_global_step()
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+        train_op = optimizer.apply_gradients(zip(clip(gradients), variables, strict=True), step)
+        return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def row_batches():
+    """Features of two classes, and others in the next batch."""
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        ids = rng.integers(0, 4, 16) + 4 * (number % 2)
+        yield ids.astype(np.int32), rng.integers(0, CLASSES, 16).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "clip", "words"),
+    [
+        (lambda: v1.train.MomentumOptimizer(0.5, 0.9), None, "all rows of layer/table are updated"),
+        (lambda: v1.train.RMSPropOptimizer(0.1), None, "all rows of layer/table are updated"),
+        (
+            lambda: v1.train.GradientDescentOptimizer(0.5),
+            lambda gradients: tf.clip_by_global_norm(gradients, 0.01)[0],
+            "gradients of layer/table are clipped by the norm of their rows' sums",
+        ),
+    ],
+    ids=["momentum", "rmsprop", "clipping"],
+)
+def test_updates_of_tables_that_tensorflow_makes_by_row_are_named(
+    make_optimizer, clip, words, tmp_path, caplog
+):
+    data, model_fn = [*row_batches()], of_rows(make_optimizer, *([clip] if clip else []))
+    trained(model_fn, tmp_path, data)
+    assert words in caplog.text
+    first, last = weights(tmp_path, 0), weights(tmp_path, len(data))
+    _, by_row = in_session(model_fn, first, data)
+    assert distance(last, by_row) > 1e-4  # so that the warning is not superfluous
+    table = np.float64(first["layer/table"])
+    if clip:  # by the formula
+        for ids, labels in data:
+            p = np.exp(table[ids])
+            p /= p.sum(1, keepdims=True)
+            p[np.arange(len(ids)), labels] -= 1
+            gradient = np.zeros_like(table)
+            np.add.at(gradient, ids, p / len(ids))
+            table -= 0.5 * gradient * 0.01 / (np.linalg.norm(gradient) + 1e-6)
+        np.testing.assert_allclose(last["layer/table"], table, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("make_optimizer", [v1.train.AdamOptimizer, v1.train.AdagradOptimizer])
+def test_updates_of_tables_that_are_the_same_by_row_are_not_named(make_optimizer, tmp_path, caplog):
+    model_fn = of_rows(lambda: make_optimizer(0.1))
+    assert_as_in_session(model_fn, tmp_path, [*row_batches()], tolerance=3e-6)
+    assert "layer/table" not in caplog.text
+
+
 def clipped(clip):
     """A model with gradients of tf.gradients that are clipped."""
 
