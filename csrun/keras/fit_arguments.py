@@ -19,7 +19,6 @@ SLOW_SHARE = 0.25  # of batch_size, below which an evaluation is much slower
 
 #: What there is in the place of an argument.
 _INSTEAD_OF_ARGUMENT = {
-    "steps_per_epoch": "call train(input_fn, steps=...)",
     "initial_epoch": "leave it out: a training resumes from its newest checkpoint",
 }
 
@@ -32,15 +31,28 @@ def require_supported(others: Mapping[str, Any]) -> None:
             raise UsageError(f"fit: {name} is not supported: {instead}")
 
 
+def require_no_steps(steps: int | None, option: str) -> None:
+    """Raises: UsageError for a number of batches of arrays"""
+    if steps is not None:
+        raise UsageError(
+            f"fit: {option} is not supported with arrays, of which all batches are used: leave it "
+            "out, or give an iterable of batches"
+        )
+
+
 def arrays_of(
     x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None
 ) -> tuple[Any, ...]:
-    """Return features, labels and, if given, sample weights.
+    """Return features, and, if given, labels and sample weights.
 
     Source: keras.Model.fit: class_weight has the weights of labels, 1 for those that it lacks
 
     Raises: UsageError for both weights, or for labels that are not classes
     """
+    if y is None:
+        if sample_weight is not None or class_weight is not None:
+            raise UsageError("fit: weights need labels: give y")
+        return (_nested(x),)
     if class_weight is None:
         arrays = (x, y) if sample_weight is None else (x, y, sample_weight)
         return tuple(map(_nested, arrays))
@@ -72,8 +84,10 @@ def split_off(share: float, arrays: tuple[Any, ...]) -> tuple[tuple[Any, ...], t
 
     Source: keras.Model.fit: the last samples, before they are shuffled
 
-    Raises: UsageError for a share that leaves no samples for one of the two
+    Raises: UsageError without labels, for a share that leaves no samples for one of the two
     """
+    if arrays[1] is None:
+        raise UsageError("fit: validation_split needs labels: give y")
     given = tuple(map(_nested, arrays))
     samples = _length(given[1])
     at = floor(samples * (1.0 - share))
@@ -144,7 +158,7 @@ def steps_of(arrays: tuple[Any, ...], batch_size: int) -> int:
 
     Raises: UsageError for fewer samples than a batch
     """
-    samples = _length(arrays[1])
+    samples = _length(arrays[0])
     if samples < batch_size:
         raise UsageError(f"fit: batch_size {batch_size} exceeds the {samples} samples: lower it")
     return samples // batch_size

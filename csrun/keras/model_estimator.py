@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,13 @@ from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
 from csrun.keras.fit_arguments import (
     arrays_of,
+    require_no_steps,
     require_supported,
     split_off,
     steps_of,
     validation_of,
 )
+from csrun.keras.fit_batches import FitData, has_batches, training_batches, validation_batches
 from csrun.keras.fit_callbacks import callbacks_of
 from csrun.keras.fit_history import History
 from csrun.keras.fit_loop import FitLoop
@@ -106,7 +109,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
     def fit(
         self,
         x: Any,
-        y: Any,
+        y: Any = None,
         batch_size: int = 32,
         epochs: int = 1,
         shuffle: bool = True,
@@ -117,51 +120,71 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         validation_data: Any = None,
         validation_batch_size: int | None = None,
         validation_freq: int | Sequence[int] = 1,
+        validation_steps: int | None = None,
+        steps_per_epoch: int | None = None,
         callbacks: Any = None,
         **others: Any,
     ) -> History:
-        """Train on arrays for this many epochs, without the samples of an incomplete last batch.
+        """Train on arrays for this many epochs, without the samples of an incomplete last batch;
+        or on x that gives batches.
 
         validation_data: evaluated after each epoch, or those of validation_freq; the values have
             the prefix `val_`. Without them the last samples are, if validation_split is their
             share.
+        validation_steps, steps_per_epoch: numbers of batches, if they are not those of the data.
         callbacks: one or several of Keras's, which the chief calls.
         others: further arguments of Keras, which are refused by name
 
         Raises: UsageError for an argument that is not supported
         """
         require_supported(others)
-        given = callbacks_of(callbacks)
-        if validation_split and validation_data is None:
-            trained, validation_data = split_off(
-                validation_split, (x, y) if sample_weight is None else (x, y, sample_weight)
-            )
-            x, y, sample_weight = (*trained, None)[:3]
-        arrays, seed = arrays_of(x, y, sample_weight, class_weight), self._config.seed
-        steps, validation = steps_of(arrays, batch_size), None
-        evaluated: list[InputFunction] = []
-        if validation_data is not None:
+        given, validation = callbacks_of(callbacks), None
+        if has_batches(x):
+            of_arrays = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
+            of_arrays["validation_split"] = validation_split or None
+            data = training_batches(x, steps_per_epoch, of_arrays)
+        else:
+            require_no_steps(steps_per_epoch, "steps_per_epoch")
+            if validation_split and validation_data is None:
+                weights = () if sample_weight is None else (sample_weight,)
+                trained, validation_data = split_off(validation_split, (x, y, *weights))
+                x, y, sample_weight = (*trained, None)[:3]
+            arrays = arrays_of(x, y, sample_weight, class_weight)
+            steps = steps_of(arrays, batch_size)
+            make = partial(self._batches, arrays, batch_size, epochs, shuffle)
+            data = FitData(make, steps)
+        if has_batches(validation_data):
+            validation = validation_batches(validation_data, validation_steps, validation_freq)
+        elif validation_data is not None:
+            require_no_steps(validation_steps, "validation_steps")
             config = self._config
             micro_batch = 1 if config.micro_batch_size == AUTO else config.micro_batch_size
             multiple = config.num_csx * micro_batch
             most = validation_batch_size or batch_size
             validation = validation_of(validation_data, most, validation_freq, multiple)
-            dataset = validation.dataset
-            evaluated = [lambda params: dataset]
+        loop = FitLoop(self._model, epochs, data.steps, given, validation)
+        return self._fitted(loop, data)
 
-        def input_fn(params: Any) -> Dataset:
-            samples = Dataset.from_arrays(*arrays)
-            ordered = samples.shuffle(seed) if shuffle else samples
-            return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
+    def _batches(
+        self, arrays: tuple[Any, ...], batch_size: int, epochs: int, shuffle: bool
+    ) -> Dataset:
+        samples = Dataset.from_arrays(*arrays)
+        ordered = samples.shuffle(self._config.seed) if shuffle else samples
+        return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
+
+    def _fitted(self, loop: FitLoop, data: FitData) -> History:
+        """Run the loop of a fit."""
 
         def lead(run: EstimatorRun) -> Results:
             return train.train(run, None, self._last, self._start, loop)
 
-        loop = self._loop = FitLoop(self._model, epochs, steps, given, validation)
-        self._last = epochs * steps
+        evaluated: list[InputFunction] = []
+        if (validation := loop.validation) is not None:
+            evaluated = [lambda params: validation.dataset]
+        self._loop, self._last = loop, loop.epochs * loop.steps
         self._start = None if self._rerun is None else self._rerun.checkpoint_path(None)
         try:
-            return History.of(self._run(input_fn, RunMode.TRAIN, lead, evaluated))
+            return History.of(self._run(lambda params: data.make(), RunMode.TRAIN, lead, evaluated))
         finally:
             self._loop = self._start = None
 

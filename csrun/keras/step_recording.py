@@ -88,7 +88,7 @@ def trace_keras(
     recording = step.record(dataset)
     _require_no_draws(recording)
     is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
-    is_measured = is_measured and has_metrics(model.keras)
+    is_measured = is_measured and len(step.batch) > 1 and has_metrics(model.keras)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
     wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []

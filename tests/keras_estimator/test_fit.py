@@ -52,7 +52,11 @@ def test_fit_takes_the_arguments_of_keras(tmp_path, given):
     ("given", "message"),
     [
         ({"validation_split": 1.0}, "^fit: validation_split=1.0 of .* leaves none"),
-        ({"steps_per_epoch": 2}, r"^fit: steps_per_epoch is not supported: call train\("),
+        ({"steps_per_epoch": 2}, "^fit: steps_per_epoch is not supported with arrays, of which"),
+        ({"y": None, "sample_weight": WEIGHTS}, "^fit: weights need labels: give y"),
+        ({"y": None, "validation_split": 0.5}, "^fit: validation_split needs labels: give y"),
+        ({"x": range, "sample_weight": WEIGHTS}, "^fit: y needs arrays: have the batches of x"),
+        ({"x": iter([]), "y": None}, r"^fit: the number of batches of a list_iterator is not kno"),
         ({"batch_size": 65}, "^fit: batch_size 65 exceeds the 64 samples: lower it"),
         ({"class_weight": {}, "sample_weight": WEIGHTS}, "^fit: give one of sample_weight and"),
         ({"class_weight": {}, "y": (Y, Y)}, "^fit: class_weight needs one array of labels"),
@@ -80,6 +84,70 @@ def test_validation_data_are_checked_before_the_training(tmp_path, data, message
     with pytest.raises(UsageError, match=message):
         estimator.fit(X, Y, **SETTINGS, validation_data=data)
     assert checkpoints.latest(tmp_path) is None
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches by number, beyond the last one, too."""
+
+    def __len__(self):
+        """Number of batches."""
+        return 4
+
+    def __getitem__(self, number):
+        """Return a batch."""
+        rows = slice(BATCH * (number % 4), BATCH * (number % 4 + 1))
+        return X[rows], Y[rows]
+
+
+class Changing(Batches):
+    """Batches that change after each epoch."""
+
+    def on_epoch_end(self):
+        """Nothing."""
+
+
+def generated():
+    for number in range(10):
+        yield Batches()[number]
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (Batches, {"epochs": 2}),
+        (generated, {"epochs": 2, "steps_per_epoch": 3}),
+    ],
+    ids=["PyDataset", "generator"],
+)
+def test_fit_takes_batches_as_keras_does(tmp_path, make, options):
+    model = mlp()
+    valid = {"validation_data": Batches(), "validation_steps": 2}
+    history = model.fit(make(), **options, **valid, shuffle=False, verbose=0).history
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    results = estimator.fit(make(), **options, **valid).history
+    assert_equal_weights(estimator.keras_model, model)
+    assert results.keys() == history.keys()
+    for name, values in history.items():
+        assert results[name] == pytest.approx(values, rel=1e-5), name
+
+
+def test_batches_that_change_between_epochs_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"^fit: Changing.on_epoch_end is not called, since each"):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(Changing())
+
+
+def test_a_model_with_losses_of_its_own_needs_no_labels(tmp_path):
+    def build():
+        seed(5)
+        model = keras.Sequential([keras.Input((20,)), L.Dense(3, activity_regularizer="l2")])
+        model.compile("sgd")
+        return model
+
+    model = build()
+    history = model.fit(X, **SETTINGS, verbose=0).history
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
+    assert estimator.fit(X, **SETTINGS).history["loss"] == pytest.approx(history["loss"], rel=1e-5)
+    assert_equal_weights(estimator.keras_model, model)
 
 
 def two_outputs():
