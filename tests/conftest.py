@@ -121,6 +121,14 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _unsynced() -> Iterator[None]:
+    """Files are not flushed to the disk: that is a third of a small training's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles without what nobody reads there: the page, the texts of passes and of kernels."""
