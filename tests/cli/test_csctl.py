@@ -12,6 +12,7 @@ import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
 from support.jobs import STALL_S, Sandbox, gone, until
 from support.terminals import SIZE, terminal
+from support.testbed import NODES, site_file
 
 from csrun.base import stored
 from csrun.system import is_held
@@ -24,6 +25,12 @@ HOLD = f'[ "$SLURM_PROCID" != 0 ] || {{ touch up; {WAIT}; }}'  # one task holds 
 @pytest.fixture
 def place(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
+
+
+@pytest.fixture
+def small_site(place: Sandbox) -> Sandbox:
+    """A site of a few nodes: a job that holds them all has few processes."""
+    return replace(place, site=site_file(place.path, "local"))
 
 
 def shown(place: Sandbox, what: str) -> list[dict[str, object]]:
@@ -182,8 +189,9 @@ def test_logs_are_followed_to_the_end_of_the_job(place: Sandbox) -> None:
     assert follower.returncode == 0
 
 
-def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Sandbox) -> None:
-    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", HOLD)
+def test_a_waiting_jobs_logs_are_followed_from_their_beginning(small_site: Sandbox) -> None:
+    place = small_site
+    hold = ("--total-nodes", f"{NODES}", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
         with place.start(*ONE_TASK, "echo", "at last") as second:
@@ -199,8 +207,9 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Sandbox) -
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Sandbox) -> None:
-    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", HOLD)
+def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, small_site: Sandbox) -> None:
+    place = small_site
+    hold = ("--total-nodes", f"{NODES}", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
         with place.start(*ONE_TASK, "true") as second:
@@ -216,18 +225,20 @@ def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Sand
     assert follower.returncode == 2
 
 
-def test_jobs_start_in_the_order_they_came(place: Sandbox) -> None:
+def test_jobs_start_in_the_order_they_came(small_site: Sandbox) -> None:
     """A small job does not pass a large one that waits before it."""
-    hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", HOLD)
+    place = small_site
+    hold = ("--total-nodes", f"{NODES - 1}", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
-        with place.start("--total-nodes", "16", "--tasks-per-node", "1", "true") as large:
+        with place.start("--total-nodes", f"{NODES}", "--tasks-per-node", "1", "true") as large:
             place.wait_for_state(2, "PENDING")
             with place.start(*ONE_TASK, "true") as small:
                 until(lambda: place.csctl("get", "jobs").stdout.count("waits for") == 2)
                 reasons = [job["reason"] for job in shown(place, "jobs")]
-                assert reasons[1] == "16 of the 16 nodes: job 1 holds 15"
-                assert reasons[2] == "1 of the 16 nodes: job 1 holds 15, job 2 is ahead of it"
+                assert reasons[1] == f"{NODES} of the {NODES} nodes: job 1 holds {NODES - 1}"
+                held = f"job 1 holds {NODES - 1}, job 2 is ahead of it"
+                assert reasons[2] == f"1 of the {NODES} nodes: {held}"
                 (place.path / "go").touch()
                 for launcher in (first, large, small):
                     launcher.communicate(timeout=STALL_S)

@@ -40,8 +40,17 @@ def a_damaged_one(target: Path) -> None:
     (target / "zz_other").touch()
 
 
-@pytest.mark.parametrize("how", ENDS, ids=["killed", "interrupted"])
-@pytest.mark.parametrize("lies_there", [nothing, a_damaged_one])
+@pytest.mark.parametrize(
+    ("how", "lies_there"),
+    [
+        pytest.param(signal.SIGKILL, a_damaged_one, id="killed, a damaged one"),
+        pytest.param(signal.SIGINT, nothing, id="interrupted, nothing"),
+        pytest.param(signal.SIGKILL, nothing, id="killed, nothing", marks=pytest.mark.slow),
+        pytest.param(
+            signal.SIGINT, a_damaged_one, id="interrupted, a damaged one", marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_what_lies_there_later_is_whole(
     tmp_path: Path, compiled: Path, how: signal.Signals, lies_there: Callable[[Path], None]
 ) -> None:

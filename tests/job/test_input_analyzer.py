@@ -82,9 +82,8 @@ def written(place: FcMnist) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "interpreter", ["python-ws", pytest.param("python", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/slurm/test_input_analyzer.py has a quick one, of a smaller pipeline
+@pytest.mark.parametrize("interpreter", ["python-ws", "python"])
 def test_it_measures_the_shipped_pipeline(place: FcMnist, interpreter: str) -> None:
     words = own(place, "--compile_only")
     text = analyzed(place, interpreter, RUN, *words).stdout

@@ -27,19 +27,19 @@ def said(place: FcMnist, mode, *arguments: str) -> str:
 )
 def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
     place.configure(
-        runconfig__max_steps=600,
-        runconfig__save_checkpoints_steps=300,
+        runconfig__max_steps=300,
+        runconfig__save_checkpoints_steps=150,
         runconfig__minibatches_in_flight=None if mode is STREAMING else 4,
         runconfig__weight_store="disk" if mode is STREAMING else None,
         eval_input__batch_size=100,  # the last of 360 has 60
     )
     trained = said(place, mode, "--mode", "train_and_eval")
     assert ("Weight store: " in trained) == (mode is STREAMING)
-    (accuracy,) = re.findall(r"global step 600: accuracy = ([\d.]+)", trained)
+    (accuracy,) = re.findall(r"global step 300: accuracy = ([\d.]+)", trained)
     assert float(accuracy) > 0.8
     evaluated = said(place, mode, "--mode", "eval_all")
-    assert re.findall(r"global step (\d+): accuracy", evaluated) == ["0", "300", "600"]
-    assert f"global step 600: accuracy = {accuracy}" in evaluated
+    assert re.findall(r"global step (\d+): accuracy", evaluated) == ["0", "150", "300"]
+    assert f"global step 300: accuracy = {accuracy}" in evaluated
     assert evaluated.count("Cached compilation found for this model configuration") == 3
     assert "Compiled in" not in evaluated
     predicted = re.findall(r"^sample (\d+): (\d)$", said(place, mode, "--mode", "predict"), re.M)

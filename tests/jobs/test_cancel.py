@@ -14,7 +14,7 @@ import pytest
 from support.accounts import needs_two_accounts
 from support.jobs import STALL_S, Sandbox, gone, until
 from support.terminals import terminal
-from support.testbed import site_file
+from support.testbed import NODES, site_file
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError
@@ -22,7 +22,7 @@ from csrun.jobs import cancel
 from csrun.site import load
 
 NOBODY = 65534
-ALL_NODES = ("--total-nodes", "16", "--tasks-per-node", "1")
+ALL_NODES = ("--total-nodes", f"{NODES}", "--tasks-per-node", "1")
 #: One task holds the nodes of all.
 UNTIL_GO = '[ "$SLURM_PROCID" != 0 ] || { touch up; while [ ! -e go ]; do sleep 0.05; done; }'
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
@@ -50,12 +50,13 @@ def test_a_running_job_ends_in_order(place: Sandbox) -> None:
 
 def test_waiting_jobs_leave_the_line(place: Sandbox) -> None:
     """One that is told, and one that is stopped."""
-    waits = "csrun: waiting for 1 of the 16 nodes"
+    place = replace(place, site=site_file(place.path, "local"))
+    waits = f"csrun: waiting for 1 of the {NODES} nodes"
     with running(place, ALL_NODES):
         with place.start(*ONE_TASK, "true") as second:
             assert second.stderr is not None
             assert any(line.startswith(waits) for line in second.stderr)
-            assert "waits for 1 of the 16" in place.csctl("get", "job", "2").stdout
+            assert f"waits for 1 of the {NODES}" in place.csctl("get", "job", "2").stdout
             assert place.csctl("cancel", "job", "2").returncode == 0
             _, err = second.communicate(timeout=STALL_S)
         assert second.returncode == 143

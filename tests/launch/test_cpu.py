@@ -73,7 +73,7 @@ def test_a_node_is_reserved_as_long_as_the_command_lives(tmp_path: Path) -> None
             lines = [second.stderr.readline() for _ in range(2)]
             assert "queued and waiting for resources" in lines[0]
             assert "waiting for 1 of the 1 nodes" in lines[1]
-            first.communicate("go\n", timeout=20)
+            first.communicate("go\n", timeout=STALL_S)
             assert "got it" in second.communicate(timeout=STALL_S)[0]
 
 

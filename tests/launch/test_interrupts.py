@@ -3,14 +3,16 @@
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
 from support.jobs import STALL_S, gone, until
+from support.testbed import site_file
 
-from csrun.base.mode import BURST_S, GRACE_S
+from csrun.base.mode import BURST_S
 
 MOMENTS = 4
 LATEST_S = 2.0  # by then a job of fc_mnist has begun to train
@@ -70,15 +72,15 @@ def test_ctrl_c_during_a_checkpoint_says_what_became_of_it(place: FcMnist) -> No
 
 
 def test_a_second_ctrl_c_does_not_wait(place: FcMnist) -> None:
+    """The grace period of the site is an hour."""
+    place = replace(place, site=site_file(place.path, "local", grace_s=3600))
     script = "trap 'touch heard' TERM; touch up; while :; do sleep 0.1; done"
     layout = ("--total-nodes", "1", "--tasks-per-node", "1")
     with place.start(*layout, "sh", "-c", script) as launcher:
         place.wait_for("up")
-        started_s = time.monotonic()
         launcher.send_signal(signal.SIGINT)
         place.wait_for("heard")
         time.sleep(BURST_S)  # two at the same moment are one
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=STALL_S)
-        assert time.monotonic() - started_s < GRACE_S / 2
     assert launcher.returncode == 128 + signal.SIGINT

@@ -258,6 +258,7 @@ def test_nothing_outlives_a_killed_launcher_and_its_nodes_are_free_again(place: 
     assert not (place.jobs / "1" / "secret").exists()
 
 
+@pytest.mark.slow  # test_large_job.py has a quick job of 34 tasks
 def test_ninety_eight_tasks(place: Sandbox) -> None:
     place.script("import os; open('rank' + os.environ['SLURM_PROCID'], 'w').close()")
     done = place.run(

@@ -43,19 +43,17 @@ def run(folder: Path, begin: str = BEGIN, end: str = "") -> "subprocess.Complete
     )
 
 
-def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
-    done = run(tmp_path, begin="")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert "run.py:10: cbtorch.module needs cbtorch.initialize" in line
-
-
 def test_a_script_that_is_run_again_has_what_was_trained(tmp_path: Path) -> None:
+    """And a mistake is one line and exit code two."""
     first = run(tmp_path, end="for _ in loader: pass")
-    again = run(tmp_path)
-    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    again = run(tmp_path, end="cbtorch.module(3)")
+    assert (first.returncode, again.returncode) == (0, 2), first.stderr + again.stderr
     assert first.stdout.count("weights") == first.stdout.count("momenta") == 1
     assert again.stdout == first.stdout
     assert "run.py:24: the dataloader is read outside a Session's block" in first.stderr
     assert "outside" not in again.stderr
+    assert "Traceback" not in again.stderr
+    (mistake,) = [line for line in again.stderr.splitlines() if "cbtorch.module" in line]
+    assert mistake == again.stderr.splitlines()[-1]
+    assert mistake.startswith("error: ")
+    assert "run.py:24: cbtorch.module takes a torch.nn.Module, got int" in mistake

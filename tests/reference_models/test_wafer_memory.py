@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Sandbox:
 
 
 def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
-    """Arena and all else that is more than when it began, within 5 % of the plan's arena."""
+    """Arena and all else that is more than when it had the arena, within 5 % of the plan's."""
     found: list[tuple[int, int]] = []
     wafer = None
     with place.start("--total-nodes", "3", "python-ws", "run.py", "--mode", "train") as job:
@@ -92,7 +92,8 @@ def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
     assert job.returncode == 0, err
     (directory,) = (place.path / "model_dir").glob("tfcs_*")
     plan = load(directory).plan
-    imports = min(anonymous for _, anonymous in found)
+    # samples from before the arena may have caught unfinished imports
+    imports = min(anonymous for arena, anonymous in found if arena)
     held = max(arena + anonymous for arena, anonymous in found) - imports
     assert plan.arena_bytes > 200e6
     assert held == pytest.approx(plan.arena_bytes, rel=0.05)

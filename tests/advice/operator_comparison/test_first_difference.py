@@ -85,15 +85,22 @@ def contents(model_dir: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in model_dir.rglob("*") if path.is_file()}
 
 
-def test_equal_runs_leave_their_folders_alone(train: Train) -> None:
+def test_equal_runs_leave_their_folders_alone(
+    train: Train, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, as JSON; and its exit codes."""
     model_dir = train("kernels=numpy")
     before = contents(model_dir)
-    found = compare_operators(model_dir, model_dir)
+    words = "compare", "--operators", str(model_dir)
+    assert run(csrun, [*words, str(model_dir), "-o", "json"]) == 0
+    told = msgspec.json.decode(capfd.readouterr().out)["operators"]
+    found = msgspec.convert(told, OperatorComparison)
     assert found.is_equal
     assert (found.start, found.first_step, found.last_step) == (4, 5, 6)
     assert (found.only_first, found.only_second, found.unlike) == (0, 0, 0)
     assert found.compared > 30
     assert contents(model_dir) == before
+    assert run(csrun, [*words, str(tmp_path)]) == 2
 
 
 def test_a_wrong_kernel_is_found_by_name(train: Train) -> None:
@@ -128,16 +135,6 @@ def test_an_update_that_differs_is_found(train: Train) -> None:
     assert found.difference is not None
     assert (found.difference.step, found.difference.operator) == (2, "update of weights")
     assert found.difference.key == "update/after/weights/first/kernel"
-
-
-def test_exit_codes_and_json(
-    train: Train, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    right = str(train("kernels=numpy"))
-    assert run(csrun, ["compare", "--operators", right, right, "--steps", "1", "-o", "json"]) == 0
-    found = msgspec.json.decode(capfd.readouterr().out)
-    assert msgspec.convert(found["operators"], OperatorComparison).is_equal
-    assert run(csrun, ["compare", "--operators", right, str(tmp_path)]) == 2
 
 
 @pytest.mark.parametrize(

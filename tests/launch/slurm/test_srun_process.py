@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.jobs import STALL_S
 
 from csrun.context import JobFile, Role, TaskEntry
 from csrun.jobs.folder import JobFolder
@@ -84,7 +85,7 @@ def test_an_order_that_has_no_room_is_given_when_it_has(
             running.send(TASK)
         assert f"{box}: job messages cannot be written: " in capsys.readouterr().err
         reader = MailboxReader(box, msgspec.msgpack.Decoder(ToNodeAgents))
-        deadline_s = time.monotonic() + 30.0
+        deadline_s = time.monotonic() + STALL_S
         while StartAll(JOB, False) not in reader.read():
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
@@ -99,7 +100,7 @@ def test_tasks_whose_end_cannot_be_ordered_end_with_srun(
     running = started(folder, "exec sleep 60")
     with no_room():
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
-        assert running._process.wait(timeout=30.0) == -signal.SIGTERM
+        assert running._process.wait(timeout=STALL_S) == -signal.SIGTERM
     running.end()
 
 
