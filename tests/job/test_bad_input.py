@@ -162,7 +162,7 @@ def test_a_script_that_is_not_there(place: FcMnist) -> None:
     assert_refused(done, 2, "walk.py: no such file")
 
 
-@pytest.mark.parametrize("command", ["cpu", "wse"])
+@pytest.mark.parametrize("command", ["cpu", pytest.param("wse", marks=pytest.mark.slow)])
 def test_a_model_dir_that_cannot_be_written(place: FcMnist, command: str) -> None:
     (place.path / "file").touch()
     message = "model_dir file/below: cannot be written: Not a directory; choose another"
@@ -332,7 +332,11 @@ def test_shapes_that_do_not_fit(place: FcMnist) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "option"), [("cpu", "--validate_only"), ("wse", "--compile_only")]
+    ("command", "option"),
+    [
+        ("cpu", "--validate_only"),
+        pytest.param("wse", "--compile_only", marks=pytest.mark.slow),
+    ],
 )
 def test_an_operator_without_kernel_names_the_users_line(
     place: FcMnist, command: str, option: str

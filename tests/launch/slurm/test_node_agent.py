@@ -288,7 +288,7 @@ def test_who_can_say_nothing_for_too_long_leaves(place: Place) -> None:
     place.until(ended_file(place.folder.path, 0).exists)
     until_s = time.monotonic() + 60.0
     while place.process.poll() is None and time.monotonic() < until_s:
-        place.say(Heartbeat(SILENCE_S, frees_job=True))  # of a launcher that is heard all the time
+        place.say(Heartbeat(5 * SILENCE_S, frees_job=True))  # of a launcher that is heard
         place.process.send_signal(signal.SIGURG)
         time.sleep(0.02)
     assert place.process.poll() == 1
