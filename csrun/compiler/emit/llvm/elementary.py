@@ -6,15 +6,17 @@ host that runs machine code.
 Source: Cephes' single precision polynomials (Moshier 1989), evaluated with fma
 """
 
-from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, NoMachineCodeError
+from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, NoMachineCodeError
 from csrun.compiler.emit.llvm.exponentiation import Exponentiation
 from csrun.compiler.emit.llvm.lane_math import LaneMath
 from csrun.compiler.emit.llvm.sine import Sine
+from csrun.executable import machine_code
 from csrun.kernels.special import TANH_COEFFICIENTS
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has trailing zeros
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+#: (e ** r - 1 - r) / r ** 2 for |r| < ln 2 / 2, minimax: e ** r is within 0.06 * 2 ** -24.
+_EXP = (1.3820634e-3, 8.3686737e-3, 4.1668266e-2, 1.6666521e-1, 0.49999994)
 _LOG = (
     7.0376836292e-2,
     -1.1514610310e-1,
@@ -26,6 +28,9 @@ _LOG = (
     -2.4999993993e-1,
     3.3333331174e-1,
 )
+#: x * 2 ** n of AVX-512, for whole n in float lanes; the last operands select lanes and rounding.
+_SCALE = "llvm.x86.avx512.mask.scalef.ps.512"
+_ALL_LANES, _NEAREST = LaneValue("-1", Kind("int16")), LaneValue("4", Kind("int32"))
 _ROUNDER = 12582912.0  # 1.5 * 2**23: adding it rounds a number to an integer
 
 
@@ -40,10 +45,13 @@ class Float32(LaneMath):
     def exp(self, x: LaneValue) -> LaneValue:
         """e ** x: 1 ulp; infinity from 88.73 on, denormals below -87.34, 0 below -103.98."""
         code, one = self.code, self.number(1.0)
-        biased, r = self._reduced(self.at_most(self.at_least(x, -104.0), 89.0), 2 * 127)
+        biased, n, r = self._reduced(self.at_most(self.at_least(x, -104.0), 89.0), 2 * 127)
         p = self.fma(self.fma(self.polynomial(r, _EXP), r, one), r, one)
+        if self._has_scaling():
+            return code.call_typed(_SCALE, self.kind, [p, n, p, _ALL_LANES, _NEAREST])
         # 2 ** n as a product of two: n from -150 to 128 exceeds the range of an exponent. Each half
-        # of n + 2 * 127 includes the exponent's bias; higher bits are shifted out.
+        # of n + 2 * 127 includes the exponent's bias; higher bits are shifted out. Only the last
+        # product rounds, as the instruction does.
         half = code.op("lshr", biased, self.integer(1))
         for exponent in (half, code.op("sub", biased, half)):
             power = code.op("shl", exponent, self.integer(23))
@@ -54,7 +62,7 @@ class Float32(LaneMath):
         """e ** x - 1: 1.5 ulp."""
         code = self.code
         # Half of the power, so that 2 ** 128 is not needed.
-        biased, r = self._reduced(self.at_most(self.at_least(x, -20.0), 89.0), 127 - 1)
+        biased, _, r = self._reduced(self.at_most(self.at_least(x, -20.0), 89.0), 127 - 1)
         power = code.convert("bitcast", code.op("shl", biased, self.integer(23)), "float32")
         less = code.op("fsub", power, self.number(0.5))
         half = self.fma(power, self._of_reduced(r), less)
@@ -134,16 +142,20 @@ class Float32(LaneMath):
 
     # Helpers.
 
-    def _reduced(self, x: LaneValue, bias: int) -> tuple[LaneValue, LaneValue]:
-        """Return n + bias and r with x = n ln 2 + r, |r| < ln 2 / 2; the integer is in the low 22
-        bits.
+    def _has_scaling(self) -> bool:
+        """Return whether the host multiplies these lanes by powers of 2 in one instruction."""
+        return self.kind.lanes == LANES and "+avx512f" in machine_code.host()
+
+    def _reduced(self, x: LaneValue, bias: int) -> tuple[LaneValue, LaneValue, LaneValue]:
+        """Return n + bias, n and r with x = n ln 2 + r, |r| < ln 2 / 2; the first is an integer, in
+        the low 22 bits.
         """
         code, rounder = self.code, self.number(_ROUNDER + bias)
         shifted = self.fma(x, self.number(_LOG2_E), rounder)
         bits = code.convert("bitcast", shifted, "int32")
         whole = code.op("fsub", shifted, rounder)
         r = self.fma(whole, self.number(-_LN2_HIGH), x)
-        return bits, self.fma(whole, self.number(-_LN2_LOW), r)
+        return bits, whole, self.fma(whole, self.number(-_LN2_LOW), r)
 
     def _of_reduced(self, r: LaneValue) -> LaneValue:
         """Return e ** r - 1."""

@@ -7,7 +7,7 @@ from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.function import FunctionWriter
 from csrun.compiler.emit.llvm.members import Access, LoopNest
 from csrun.compiler.emit.llvm.nests import NestPoint, part_bytes
-from csrun.compiler.emit.llvm.row_sums import add_lanes
+from csrun.compiler.emit.llvm.row_sums import RowReduction, add_lanes
 from csrun.compiler.emit.llvm.scalars import call_function
 from csrun.compiler.graph.array import contiguous
 
@@ -29,7 +29,7 @@ class EpilogueWriter(FunctionWriter):
             self._write_stage(LoopNest(whole.inner, 0, [whole]), index(0))
         return self._finished()
 
-    def _point(self, point: NestPoint, sums: dict[int, str]) -> None:
+    def _point(self, point: NestPoint, sums: dict[int, RowReduction]) -> None:
         (member,) = point.stage.members
         is_flat = self._stages.is_flat
         lanes = LANES if is_flat else point.lanes

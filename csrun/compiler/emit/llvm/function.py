@@ -26,10 +26,9 @@ from csrun.compiler.emit.llvm.nests import (
     accesses_of,
     argument,
     axes_of,
-    least_of,
     part_bytes,
 )
-from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
+from csrun.compiler.emit.llvm.row_sums import RowReduction, parallel_sums, reductions_of
 from csrun.compiler.emit.llvm.scalars import call_function, call_scalar, convert
 from csrun.compiler.emit.llvm.stages import KernelStages
 from csrun.compiler.emit.llvm.subnormals import scale_lanes
@@ -168,11 +167,7 @@ class FunctionWriter:
                 (dims, nest.enter_context(self._code.loop(index(0), index(size))))
                 for size, dims in outer
             ]
-            sums = {
-                id(m): self._code.slot(self._first_of_sum(m, last[0]))
-                for m in stage.members
-                if m.reduced
-            }
+            sums = reductions_of(self._code, stage, last[0])
             with ExitStack() as reduction:
                 for size, dims in loops:
                     loop = self._code.loop(index(0), index(size))
@@ -180,7 +175,7 @@ class FunctionWriter:
                 self._write_vectors(stage, row, places, last, sums)
             for member in stage.members:
                 if member.reduced:
-                    self._end_of_sum(member, row, places, sums[id(member)], last[0])
+                    self._end_of_sum(member, row, places, sums[id(member)])
 
     def _row_scalars(self, stage: LoopNest) -> dict[Access, LaneValue]:
         """Return the numbers that are constant over a row and that no point writes."""
@@ -200,25 +195,47 @@ class FunctionWriter:
         row: LaneValue,
         places: Sequence[tuple[list[int], LaneValue]],
         last: tuple[int, list[int]],
-        sums: dict[int, str],
+        sums: dict[int, RowReduction],
     ) -> None:
-        """Write the last axis: full vectors, and the rest."""
+        """Write the last axis: several vectors at a time, single ones, and the rest."""
         size, dims = last
-        if size == 1:
-            self._point(NestPoint(stage, row, [*places, (dims, index(0))], dims, 1, None), sums)
-            return
-        full = size - size % LANES
-        if full == LANES:
-            self._point(NestPoint(stage, row, [*places, (dims, index(0))], dims, LANES, None), sums)
-        elif full:
-            with self._code.loop(index(0), index(full), LANES) as at:
-                self._point(NestPoint(stage, row, [*places, (dims, at)], dims, LANES, None), sums)
-        if size % LANES:
-            mask = self._code.first_lanes(size % LANES)
-            at = index(full)
-            self._point(NestPoint(stage, row, [*places, (dims, at)], dims, LANES, mask), sums)
+        ahead = None if places else self._stages.row_ahead(stage)
 
-    def _point(self, point: NestPoint, sums: dict[int, str]) -> None:
+        def write(
+            at: LaneValue, part: int = 0, lanes: int = LANES, mask: LaneValue | None = None
+        ) -> None:
+            point = NestPoint(stage, row, [*places, (dims, at)], dims, lanes, mask, part)
+            self._point(point, sums)
+            if ahead is not None:
+                next_row = self._code.offset(
+                    self._place(ahead, point), ahead.dtype, index(ahead.row)
+                )
+                self._code.prefetch(next_row)
+
+        if size == 1:
+            write(index(0), lanes=1)
+            return
+        first = 0
+        for parts in dict.fromkeys((parallel_sums(stage, size), 1)):
+            first = self._write_parts(first, size, parts, write)
+        if first < size:
+            write(index(first), mask=self._code.first_lanes(size - first))
+
+    def _write_parts(
+        self, first: int, size: int, parts: int, write: Callable[[LaneValue, int], None]
+    ) -> int:
+        """Write so many vectors at a time, as long as there are as many; return where they end."""
+        step = parts * LANES
+        end = size - (size - first) % step
+        with ExitStack() as loop:
+            at = index(first)
+            if end - first > step:
+                at = loop.enter_context(self._code.loop(at, index(end), step))
+            for part in range(parts if end > first else 0):
+                write(self._code.op("add", at, index(part * LANES)) if part else at, part)
+        return end
+
+    def _point(self, point: NestPoint, sums: dict[int, RowReduction]) -> None:
         values: dict[int, LaneValue] = {}
         for member in point.stage.members:
             if member.function == operators.PICK:
@@ -230,7 +247,7 @@ class FunctionWriter:
                 value = self._computed(member, args, point.lanes, point)
             values[id(member)] = value
             if member.reduced:
-                self._add_to_sum(member, sums[id(member)], value, point.mask)
+                sums[id(member)].add(value, point.mask, point.part)
             elif member.summed:
                 self._add_to_part(member, value, point)
             else:
@@ -326,34 +343,15 @@ class FunctionWriter:
 
     # Sums.
 
-    def _first_of_sum(self, member: Member, size: int) -> LaneValue:
-        kind = Kind(member.out_dtype, 1 if size == 1 else LANES)
-        if member.function == operators.LARGEST:
-            return self._code.constant(least_of(kind), kind)
-        return self._code.constant(0, kind)
-
-    def _add_to_sum(
-        self, member: Member, slot: str, value: LaneValue, mask: LaneValue | None
-    ) -> None:
-        old = self._code.get(slot, value.kind)
-        how = "maximum" if member.function == operators.LARGEST else "add"
-        found = call_function(self._code, how, [old, value])
-        self._code.set(slot, found if mask is None else self._code.select(mask, found, old))
-
     def _end_of_sum(
         self,
         member: Member,
         row: LaneValue,
         places: Sequence[tuple[list[int], LaneValue]],
-        slot: str,
-        size: int,
+        reduction: RowReduction,
     ) -> None:
-        """Reduce the lanes of a sum to one number, and store it."""
-        kind = Kind(member.out_dtype, 1 if size == 1 else LANES)
-        value = self._code.get(slot, kind)
-        if kind.lanes > 1:
-            is_largest = member.function == operators.LARGEST
-            value = (largest_lane if is_largest else add_lanes)(self._code, value)
+        """Reduce a sum to one number, and store it."""
+        value = reduction.result()
         kept = len(member.inner) - member.reduced
         outer = [(dims, at) for dims, at in places if dims and dims[-1] < kept]
         point = NestPoint(LoopNest(member.inner, 0), row, outer, [], 1, None)

@@ -14,6 +14,7 @@ class NestPoint:
 
     places: loop counter of each loop, with the axes it merges.
     dims: axes of the vectors.
+    part: partial result of sums along the row.
     """
 
     stage: LoopNest
@@ -22,6 +23,7 @@ class NestPoint:
     dims: list[int]
     lanes: int
     mask: LaneValue | None
+    part: int = 0
 
 
 def accesses_of(member: Member) -> list[Access]:

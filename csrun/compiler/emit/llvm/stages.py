@@ -22,6 +22,9 @@ from csrun.compiler.lair.flat import MANY
 from csrun.compiler.lair.formula_trace import Options
 from csrun.executable.arrays import aligned
 
+#: Sizes of rows of which the next one is prefetched; a CPU's own prefetching ends with a page.
+ROWS_AHEAD_BYTES = range(1 << 10, 1 << 16)
+
 
 class KernelStages:
     """Stages of a kernel, its parameters, and the numbers passed with each call.
@@ -109,6 +112,19 @@ class KernelStages:
             not a.period and ((a.row, *a.axes) == dense or not any((a.row, *a.axes)))
             for a in places
         )
+
+    def row_ahead(self, stage: LoopNest) -> Access | None:
+        """Return the array of which the nest should prefetch the next row: the only one with rows,
+        which no later nest reads.
+        """
+        if stage not in self.stages or self.sums_rows:
+            return None
+        later = _rows_read(self.stages[self.stages.index(stage) + 1 :])
+        found = [a for a in _rows_read([stage]) if a not in later]
+        if len(found) != 1 or found[0].period:
+            return None
+        is_long = found[0].row * stored_size(found[0].dtype) in ROWS_AHEAD_BYTES
+        return found[0] if is_long else None
 
     # Placement of each operator.
 
@@ -353,6 +369,13 @@ class KernelStages:
         if array not in self.parameters:
             self.parameters.append(array)
         return self.parameters.index(array)
+
+
+def _rows_read(stages: Sequence[LoopNest]) -> dict[Access, None]:
+    """Return the arrays of which nests read rows of consecutive elements, in order."""
+    places = (a for stage in stages for member in stage.members for a in member.ins)
+    found = (a for a in places if isinstance(a, Access) and a.parameter != SCRATCH and a.row)
+    return dict.fromkeys(a for a in found if a.axes[-1:] == (1,))
 
 
 def _last_of(summed: Sequence[int], space: Shape, adds_rows: bool) -> int:

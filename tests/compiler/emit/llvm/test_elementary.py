@@ -9,6 +9,7 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.lane_functions import LaneFunctions
 
 from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.executable import machine_code
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of infinities and NaN")
 
@@ -32,13 +33,17 @@ ENDS = [0.0, -0.0, 1.0, -1.0, 88.72, 88.73, 89.5, 100.0, -87.4, -103.9, -104.1, 
 ENDS += [1e-40, -1e-40, 1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 0.5, 1e30, -1e30, 2.0**-25]
 
 
-@pytest.fixture(scope="module", params=[16, 1])
-def functions(request):
+def functions_of(lanes):
     def call(n):
         return lambda code, *args: getattr(Float32(code, args[0].kind), n)(*args)
 
     operands = dict.fromkeys(PEERS, ("float32",)) | {"power": ("float32",) * 2}
-    return LaneFunctions({n: call(n) for n in operands}, operands, request.param)
+    return LaneFunctions({n: call(n) for n in operands}, operands, lanes)
+
+
+@pytest.fixture(scope="module", params=[16, 1])
+def functions(request):
+    return functions_of(request.param)
 
 
 def places(least, most):
@@ -67,6 +72,16 @@ def test_the_error_is_below_its_bound(functions, name):
     found, wanted, nearest = found[is_finite], wanted[is_finite], nearest[is_finite]
     ulp = np.spacing(np.abs(nearest)).astype(np.float64)
     assert np.max(np.abs(found - wanted) / ulp) <= bound
+
+
+@pytest.mark.skipif("+avx512f" not in machine_code.host(), reason="the CPU has no AVX-512")
+def test_bits_of_exp_do_not_depend_on_the_instructions(monkeypatch):
+    """AVX-512 multiplies by a power of 2 in one instruction."""
+    x = np.concatenate([places(-150, 150), np.array(ENDS, np.float32)])
+    found = functions_of(16)("exp", x)
+    monkeypatch.setattr(machine_code, "host", lambda: "x86-64-v3")
+    by_others = functions_of(16)("exp", x)
+    np.testing.assert_array_equal(found.view(np.int32), by_others.view(np.int32))
 
 
 def test_powers(functions):

@@ -158,6 +158,18 @@ def test_infinity_and_nan_go_through_sums_and_largest_numbers():
     np.testing.assert_allclose(found["total"], totals, rtol=1e-5)
 
 
+def test_nan_anywhere_in_a_row_is_its_largest_number():
+    """Four vectors at a time, single ones, and a rest."""
+    arrays = {"x": Array("x", (147, 147), "float32")}
+    writes = {"largest": Array("largest", (147, 1), "float32")}
+    loop = formula_loop("test", arrays, writes, lambda old: {"largest": old["x"].largest()})
+    x = np.random.default_rng(0).standard_normal((147, 147)).astype(np.float32)
+    found = KernelCase(loop, {"x": x}).by_machine_code()
+    np.testing.assert_array_equal(found["largest"], x.max(1))
+    np.fill_diagonal(x, np.nan)
+    assert np.isnan(KernelCase(loop, {"x": x}).by_machine_code()["largest"]).all()
+
+
 def test_parts_of_rows_that_do_not_lie_one_behind_the_other():
     whole = Array("x", (6, 40), "float32")
     arrays = {"x": whole.sliced(1, 3, 36, 1), "y": whole.sliced(1, 0, 40, 1).permuted((0, 1))}

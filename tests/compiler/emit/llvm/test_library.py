@@ -22,7 +22,7 @@ from csrun.kernels import rotary
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 
-SIZES = [(1, 1), (5, 5), (3, 17), (40, 40), (1, 300), (129, 32), (17, 1)]
+SIZES = [(1, 1), (5, 5), (3, 17), (40, 40), (1, 300), (129, 32), (17, 1), (2, 147)]
 
 
 # Norms.
@@ -78,6 +78,13 @@ def test_norms_and_their_gradients(name, size):
 def test_a_norm_keeps_no_row_in_scratch(name):
     for kernel in norm(name, 4, 1000):
         assert library_code(kernel, "kernel").scratch_bytes < 1000
+
+
+@pytest.mark.parametrize(("size", "is_ahead"), [(1000, True), (100, False), (1 << 15, False)])
+def test_the_next_row_is_prefetched_if_it_is_long_and_fits_in_a_cache(size, is_ahead):
+    forward, backward = norm("cirh.native_layer_norm", 4, size)
+    assert ("llvm.prefetch.p0" in library_code(forward, "kernel").declared) == is_ahead
+    assert "llvm.prefetch.p0" not in library_code(backward, "kernel").declared  # two arrays of rows
 
 
 def test_a_row_of_a_norm_that_is_not_finite_leaves_the_others_alone():
