@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index, stored_size
-from csrun.compiler.emit.llvm.members import Access, LoopNest, Member
+from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
 from csrun.executable.arrays import aligned
 
 
@@ -38,6 +38,13 @@ def accesses_in(stage: LoopNest) -> list[Access]:
             found += [each for each in member.ins if isinstance(each, Access)]
             found += [member.part] if member.summed else member.out
     return found
+
+
+def rows_read(stages: Sequence[LoopNest]) -> dict[Access, None]:
+    """Return the arrays of which nests read rows of consecutive elements, in order."""
+    places = (a for stage in stages for member in stage.members for a in member.ins)
+    found = (a for a in places if isinstance(a, Access) and a.parameter != SCRATCH and a.row)
+    return dict.fromkeys(a for a in found if a.axes[-1:] == (1,))
 
 
 Axes = list[tuple[int, list[int]]]

@@ -6,7 +6,7 @@ from math import nan
 
 from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue
 from csrun.compiler.emit.llvm.members import LoopNest
-from csrun.compiler.emit.llvm.nests import least_of
+from csrun.compiler.emit.llvm.nests import least_of, rows_read
 from csrun.compiler.emit.llvm.scalars import call_function
 from csrun.compiler.lair import operators
 
@@ -59,8 +59,11 @@ class RowReduction:
 def parallel_sums(stage: LoopNest, size: int) -> int:
     """Return how many vectors a nest adds up separately, so that additions do not wait; size: that
     of its last axis.
+
+    Nests that read several arrays wait for memory.
     """
-    waits = stage.reduced and all(m.function in _SHORT and not m.summed for m in stage.members)
+    waits = stage.reduced and all(m.function in _SHORT for m in stage.members)
+    waits = waits and len(rows_read([stage])) == 1
     return _PARALLEL if waits and size >= _PARALLEL * LANES else 1
 
 

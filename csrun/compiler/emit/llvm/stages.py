@@ -15,6 +15,7 @@ from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.emit.llvm.code import NoMachineCodeError, stored_size
 from csrun.compiler.emit.llvm.members import PARTS, SCRATCH, Access, LoopNest, Member
+from csrun.compiler.emit.llvm.nests import rows_read
 from csrun.compiler.graph.array import Array, Shape, contiguous
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators
@@ -119,8 +120,8 @@ class KernelStages:
         """
         if stage not in self.stages or self.sums_rows:
             return None
-        later = _rows_read(self.stages[self.stages.index(stage) + 1 :])
-        found = [a for a in _rows_read([stage]) if a not in later]
+        later = rows_read(self.stages[self.stages.index(stage) + 1 :])
+        found = [a for a in rows_read([stage]) if a not in later]
         if len(found) != 1 or found[0].period:
             return None
         is_long = found[0].row * stored_size(found[0].dtype) in ROWS_AHEAD_BYTES
@@ -369,13 +370,6 @@ class KernelStages:
         if array not in self.parameters:
             self.parameters.append(array)
         return self.parameters.index(array)
-
-
-def _rows_read(stages: Sequence[LoopNest]) -> dict[Access, None]:
-    """Return the arrays of which nests read rows of consecutive elements, in order."""
-    places = (a for stage in stages for member in stage.members for a in member.ins)
-    found = (a for a in places if isinstance(a, Access) and a.parameter != SCRATCH and a.row)
-    return dict.fromkeys(a for a in found if a.axes[-1:] == (1,))
 
 
 def _last_of(summed: Sequence[int], space: Shape, adds_rows: bool) -> int:
