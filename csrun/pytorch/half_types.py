@@ -37,6 +37,7 @@ def refuse_halves(leaves: Mapping[str, str]) -> None:
 
 
 _CASTS = (torch.Tensor.half, torch.Tensor.bfloat16)
+_MAY_CAST = frozenset({*_CASTS, torch.Tensor.to})
 
 
 def without_halves(
@@ -53,6 +54,11 @@ def without_halves(
         return func, args, kwargs
     log_widened("a tensor")
     return func, args, kwargs
+
+
+def may_cast(func: Any) -> bool:
+    """True if `is_own_cast` may be true of a function's calls."""
+    return func in _MAY_CAST
 
 
 def is_own_cast(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

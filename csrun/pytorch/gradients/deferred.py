@@ -16,7 +16,13 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import EditResult, Edits, ParameterGradient, StepEdits
+from csrun.pytorch.gradients.edits import (
+    Edit,
+    EditResult,
+    Edits,
+    ParameterGradient,
+    StepEdits,
+)
 from csrun.pytorch.gradients.gradient_calls import GradientCalls
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.reads import EditingLoop, GradientReads
@@ -145,7 +151,8 @@ class Gradients:
         first: returns a parameter's gradient; None if it is accumulated over batches.
         """
         if self._are_in_place():
-            self._renew(are_in_place=True)
+            if self._was_none:
+                self._renew(are_in_place=True)
         else:
             self._renew(are_none=[p.grad is None for p in self._owners])
         if names is not self._names:
@@ -158,16 +165,20 @@ class Gradients:
         self._calls.begin(step)
         self.step = step
         if first is not None:
-            reads = self.reads
+            reads = self._calls.reads
             step.gradients = StepGradients(
-                ref(step), first, lambda: self._calls.edits.made, reads.norm_in, reads.number_in
+                ref(step), first, self._made_edits, reads.norm_in, reads.number_in
             )
+
+    def _made_edits(self) -> Sequence[Edit]:
+        return self._calls.edits.made
 
     def _are_in_place(self) -> bool:
         """True if each parameter has its lazy gradient."""
-        if self._sets.is_as(self._seen):
+        sets = self._sets
+        if sets.count == self._seen and sets.sees_all:
             return True
-        now = self._sets.count
+        now = sets.count
         found = all(map(is_, map(_GRAD, self._owners), self._theirs))
         self._seen = now if found else -1
         return found
@@ -177,8 +188,9 @@ class Gradients:
 
         Raises: UsageError for gradients from before `optimizer.step()`, or if only some are cleared
         """
-        there = self._unsummed.items()
-        self._unsummed = {name: p for name, p in there if p.grad is not None}
+        if self._unsummed:
+            there = self._unsummed.items()
+            self._unsummed = {name: p for name, p in there if p.grad is not None}
         if self.is_cleared:
             return 0
         owned = zip(self._names, self._owners, strict=True)
@@ -304,7 +316,8 @@ class Gradients:
         Raises: UsageError for a gradient that was not computed from this step's gradients
         """
         self._calls.is_open, self.batches = False, 0
-        kept, step = self._calls.edits.end(self._assigned()), self.step
+        assigned = {} if self._are_in_place() else self._assigned()
+        kept, step = self._calls.edits.end(assigned), self.step
         if step is not None and step.gradients is not None:
             step.gradients.end(kept.all)
         return kept

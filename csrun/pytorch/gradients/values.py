@@ -64,8 +64,47 @@ class GradientValue:
 
 
 @dataclass(eq=False)
+class EditHistory:
+    """Edits of a step that reads have seen, and values that they have computed.
+
+    places: of results of edits, by the edit's id.
+    writes: edits that write a value.
+    shared: values with views.
+    tangled: the first edit that writes one of these.
+    """
+
+    edits: list[Edit] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
+    writes: dict[Target, list[int]] = field(default_factory=lambda: defaultdict(list))
+    shared: set[Target] = field(default_factory=set)
+    tangled: int | None = None
+    known: dict[tuple[Target, int], torch.Tensor] = field(default_factory=dict)
+
+    def take(self, made: Sequence[Edit]) -> None:
+        """Read the edits that the loop has made since the last read."""
+        for number in range(len(self.edits), len(made)):
+            edit = made[number]
+            self.edits.append(edit)
+            self.places[id(edit)] = number
+            for target in edit.written:
+                self.writes[target].append(number)
+                if target in self.shared and self.tangled is None:
+                    self.tangled = number
+            if edit.is_view:
+                self.shared.update(each for each in edit.leaves if isinstance(each, Target))
+                results = range(len(tree_leaves(edit.value)))
+                self.shared.update(EditResult(number, leaf) for leaf in results)
+
+    def last_write(self, what: Target, before: int) -> int:
+        """Return the last edit before that one which writes a value, or -1."""
+        return next((n for n in reversed(self.writes.get(what, ())) if n < before), -1)
+
+
+@dataclass(eq=False, slots=True)
 class StepGradients:
     """Gradients of one step, through the edits that the loop makes.
+
+    Each step makes one, and few loops read it.
 
     step: refers to this object.
     first: returns a parameter's gradient as `backward()` has left it.
@@ -80,12 +119,7 @@ class StepGradients:
     made: Callable[[], Sequence[Edit]]
     norm_in: Callable[[StepOutputs], tuple[Edit, Callable[[], torch.Tensor]] | None]
     number_in: Callable[[StepOutputs, Slot], torch.Tensor]
-    _edits: list[Edit] = field(default_factory=list)
-    _places: dict[int, int] = field(default_factory=dict)  # results of edits, by edit id
-    _writes: dict[Target, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _shared: set[Target] = field(default_factory=set)  # values with views
-    _tangled: int | None = None  # the first edit that writes one of these
-    _known: dict[tuple[Target, int], torch.Tensor] = field(default_factory=dict)
+    _history: EditHistory | None = None
 
     @property
     def _outputs(self) -> StepOutputs:
@@ -103,91 +137,79 @@ class StepGradients:
 
     def of_edit(self, edit: Edit, leaf: int) -> torch.Tensor:
         """Return the current result of an edit."""
-        self._take_new()
-        if id(edit) not in self._places:  # the value of another step, at the end of that step
+        place = self._so_far().places.get(id(edit))
+        if place is None:  # the value of another step, at the end of that step
             raise not_returned()
-        return self._now(EditResult(self._places[id(edit)], leaf))
+        return self._now(EditResult(place, leaf))
 
     def _now(self, what: Target) -> torch.Tensor:
-        self._take_new()
-        now = len(self._edits)
-        if self._tangled is not None:
+        history = self._so_far()
+        now = len(history.edits)
+        if history.tangled is not None:
             raise refused(_THROUGH_VIEWS)
         with torch.no_grad(), unrecorded(), on_one_thread():
-            for number in self._needed(what):
-                (self._write if self._edits[number].written else self._compute)(number)
-            return self._after(now, what).clone()
+            for number in self._needed(history, what):
+                (self._write if history.edits[number].written else self._compute)(history, number)
+            return self._after(history, now, what).clone()
 
-    def _needed(self, what: Target) -> list[int]:
+    def _needed(self, history: EditHistory, what: Target) -> list[int]:
         """Return the edits to repeat for a value, in order."""
         norm, needed = self.norm_in(self._outputs), set[int]()
-        waiting = [(what, len(self._edits))]
+        waiting = [(what, len(history.edits))]
         while waiting:
             each, before = waiting.pop()
-            last = self._last_write(each, before)
+            last = history.last_write(each, before)
             if last < 0 and isinstance(each, ParameterGradient):
                 continue
             number = last if last >= 0 or isinstance(each, ParameterGradient) else each.edit
-            if number in needed or (each, last) in self._known:
+            if number in needed or (each, last) in history.known:
                 continue
             needed.add(number)
-            edit = self._edits[number]
+            edit = history.edits[number]
             if norm is None or norm[0] is not edit:
                 waiting += [(leaf, number) for leaf in edit.leaves if isinstance(leaf, Target)]
         return sorted(needed)
 
-    def _last_write(self, what: Target, before: int) -> int:
-        """Return the last edit before that one which writes a value, or -1."""
-        return next((n for n in reversed(self._writes.get(what, ())) if n < before), -1)
+    def _so_far(self) -> EditHistory:
+        """Return the history with all edits that the loop has made."""
+        history = self._history
+        if history is None:
+            history = self._history = EditHistory()
+        history.take(self.made())
+        return history
 
-    def _take_new(self) -> None:
-        """Read the edits that the loop has made since the last read."""
-        made = self.made()
-        for number in range(len(self._edits), len(made)):
-            edit = made[number]
-            self._edits.append(edit)
-            self._places[id(edit)] = number
-            for target in edit.written:
-                self._writes[target].append(number)
-                if target in self._shared and self._tangled is None:
-                    self._tangled = number
-            if edit.is_view:
-                self._shared.update(each for each in edit.leaves if isinstance(each, Target))
-                results = range(len(tree_leaves(edit.value)))
-                self._shared.update(EditResult(number, leaf) for leaf in results)
-
-    def _after(self, edits: int, what: Target) -> torch.Tensor:
+    def _after(self, history: EditHistory, edits: int, what: Target) -> torch.Tensor:
         """Return a value after this many edits, after repeating those that it needs."""
-        last = self._last_write(what, edits)
-        if last < 0 and isinstance(what, ParameterGradient) and (what, last) not in self._known:
-            self._known[what, last] = self.first(what.name)
-        return self._known[what, last]
+        last, known = history.last_write(what, edits), history.known
+        if last < 0 and isinstance(what, ParameterGradient) and (what, last) not in known:
+            known[what, last] = self.first(what.name)
+        return known[what, last]
 
-    def _compute(self, number: int) -> None:
+    def _compute(self, history: EditHistory, number: int) -> None:
         """Repeat an edit that returns new values."""
-        norm, edit = self.norm_in(self._outputs), self._edits[number]
+        norm, edit = self.norm_in(self._outputs), history.edits[number]
         if norm is not None and norm[0] is edit:
             results = [norm[1]()]
         else:
-            args, kwargs = self._arguments(number, ())
+            args, kwargs = self._arguments(history, number, ())
             results = tree_leaves(call_for_user(edit.func, args, kwargs))
         for leaf, result in enumerate(results):
-            self._known[EditResult(number, leaf), -1] = result
+            history.known[EditResult(number, leaf), -1] = result
 
-    def _write(self, number: int) -> None:
+    def _write(self, history: EditHistory, number: int) -> None:
         """Repeat an edit that writes, on copies."""
-        edit = self._edits[number]
-        copies = {target: self._after(number, target).clone() for target in edit.written}
-        args, kwargs = self._arguments(number, copies)
+        edit = history.edits[number]
+        copies = {target: self._after(history, number, target).clone() for target in edit.written}
+        args, kwargs = self._arguments(history, number, copies)
         call_for_user(edit.func, args, kwargs)
-        self._known |= {(target, number): copy for target, copy in copies.items()}
+        history.known |= {(target, number): copy for target, copy in copies.items()}
 
-    def _arguments(self, number: int, copies: Any) -> Any:
-        edit = self._edits[number]
+    def _arguments(self, history: EditHistory, number: int, copies: Any) -> Any:
+        edit = history.edits[number]
 
         def given(leaf: Any) -> Any:
             if isinstance(leaf, Target):
-                return copies[leaf] if leaf in copies else self._after(number, leaf)
+                return copies[leaf] if leaf in copies else self._after(history, number, leaf)
             if isinstance(leaf, Slot):
                 return self.number_in(self._outputs, leaf)
             if isinstance(leaf, Snapshot):

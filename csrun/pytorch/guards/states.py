@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.guards.loads import line_of_load, line_of_store
-from csrun.pytorch.guards.sources import GuardSource, SourceKind, SourceSearch, items_of
+from csrun.pytorch.guards.sources import GuardSource, SourceKind, SourceSearch
 from csrun.pytorch.step.mutation_counters import ModuleSets
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -165,16 +165,18 @@ class _IdentityCheck:
         attributes = [s for s in sources if s.kind is SourceKind.ATTRIBUTE]
         self._owners, self._names = [s.owner for s in attributes], [s.key for s in attributes]
         self._containers = [s.owner for s in sources if s.kind is SourceKind.ITEMS]
-        self._is_any = bool(sources)
+        self._mappings = [each for each in self._containers if isinstance(each, dict)]
         self.accept()
 
     def _now(self) -> list[Any]:
-        return [
-            *map(dict.get, self._dicts, self._keys),
-            *map(getattr, self._owners, self._names, repeat(None)),
-            *map(len, self._containers),
-            *chain.from_iterable(map(items_of, self._containers)),
-        ]
+        now = [*map(dict.get, self._dicts, self._keys)]
+        if self._owners:
+            now += map(getattr, self._owners, self._names, repeat(None))
+        if self._containers:
+            now += map(len, self._containers)
+            now += chain.from_iterable(self._containers)
+            now += chain.from_iterable(map(dict.values, self._mappings))
+        return now
 
     def accept(self) -> None:
         """Accept the current values."""
@@ -182,8 +184,6 @@ class _IdentityCheck:
 
     def is_same(self) -> bool:
         """True if all values are the accepted ones."""
-        if not self._is_any:
-            return True
         now = self._now()
         return len(now) == len(self._seen) and all(map(is_, now, self._seen))
 

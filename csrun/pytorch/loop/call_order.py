@@ -10,13 +10,12 @@ from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.step.variant import StepVariant
 
 
-def require_block(is_over: bool) -> None:
-    """Raises: UsageError for a pass that is read after its Session's block has ended"""
-    if is_over:
-        raise UsageError(
-            f"{user_line()}: a pass over a dataloader is read after the block of the Session in "
-            "which it began: begin another pass"
-        )
+def read_after_block() -> UsageError:
+    """Return the error for a pass that is read after its Session's block has ended."""
+    return UsageError(
+        f"{user_line()}: a pass over a dataloader is read after the block of the Session in which "
+        "it began: begin another pass"
+    )
 
 
 def changed_too_late(name: str) -> UsageError:
@@ -45,7 +44,7 @@ def require_followed(step: LoopStep, accumulates: bool) -> None:
     Raises: UsageError if a value of it was read, so that it has already run without its end
     """
     was_read = step.status.is_queued and step.trains
-    if was_read and not (step.has_gradients and accumulates and not step.is_updated):
+    if was_read and not (step.status.has_gradients and accumulates and not step.is_updated):
         needed = "backward()" if accumulates and not step.is_updated else "optimizer.step()"
         raise UsageError(
             f"{user_line()}: {needed} must follow: step {step.outputs.number + 1} has run, since a "
@@ -68,7 +67,7 @@ def step_of(step: LoopStep | None, closure: Any) -> LoopStep:
             f"{user_line()}: optimizer.step() must be called once for each batch, "
             f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
         )
-    if not step.has_gradients:
+    if not step.status.has_gradients:
         raise UsageError(f"{user_line()}: optimizer.step() needs a loss.backward() before it")
     return step
 
@@ -82,9 +81,9 @@ def require_same_numbers(step: LoopStep, numbers: tuple[float, ...]) -> None:
         )
 
 
-def require_same_place(step: LoopStep, place: int) -> None:
-    """Raises: UsageError if gradients were cleared since the step was queued"""
-    if step.status.is_queued and step.place != place:
+def require_not_queued(step: LoopStep) -> None:
+    """Raises: UsageError if the step was queued before gradients were cleared"""
+    if step.status.is_queued:
         raise UsageError(
             f"{user_line()}: gradients were cleared between a value that was read and backward(), "
             "and the step has run: read values after backward()"

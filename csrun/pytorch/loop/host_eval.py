@@ -54,7 +54,7 @@ class Computation:
         self.takes_weights = any(x.requires_grad for x in plain if not isinstance(x, LazyTensor))
         for leaf in self._leaves():
             if isinstance(leaf, StepValue) and not leaf.step.status.has_values:
-                leaf.step.waiting.append(ref(self))
+                leaf.step.waiting += (ref(self),)
         if self.is_of_recorded:
             owner.readback.settle_later(self)
 

@@ -17,7 +17,7 @@ from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.host_values import HostResults
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
-from csrun.pytorch.step.step_status import StepPhase, StepStatus
+from csrun.pytorch.step.step_status import StepStatus
 from csrun.pytorch.step.tokens import LazyTensor, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 
@@ -46,9 +46,11 @@ class TokenCall(NamedTuple):
         return all(x.is_still(argument) for x, argument in given if isinstance(x, Snapshot))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class LoopStep:
     """Current step of the loop, from its batch to `optimizer.step()` or the next batch.
+
+    Each step has one; what few steps have is a default of the class.
 
     batch: index of its batch among the loader's.
     variant: None until it is known, in a step that is recorded for the first time.
@@ -73,17 +75,17 @@ class LoopStep:
     variant: StepVariant | None = None
     guards: int = 0
     rows: int | None = None
-    recorded: RecordedStep | None = None
-    calls: list[TokenCall] = field(default_factory=list)
-    given: dict[Ref, torch.Tensor] = field(default_factory=dict)
-    place: int = 0
-    numbers: tuple[float, ...] = ()
-    is_updated: bool = False
-    is_computed: bool = False
-    has_other_shapes: bool = False
-    mismatch: str = ""
-    changed: str = ""
-    revalidation: Revalidation | None = None
+    calls: list[TokenCall] = field(default_factory=list, init=False)
+    given: dict[Ref, torch.Tensor] = field(default_factory=dict, init=False)
+    recorded: RecordedStep | None = field(default=None, init=False)
+    place: int = field(default=0, init=False)
+    numbers: tuple[float, ...] = field(default=(), init=False)
+    is_updated: bool = field(default=False, init=False)
+    is_computed: bool = field(default=False, init=False)
+    has_other_shapes: bool = field(default=False, init=False)
+    mismatch: str = field(default="", init=False)
+    changed: str = field(default="", init=False)
+    revalidation: Revalidation | None = field(default=None, init=False)
     status: StepStatus = field(init=False)
 
     def __post_init__(self) -> None:
@@ -134,14 +136,17 @@ class LoopStep:
 
         leaves: its arguments, flat.
         """
+        assert self.variant is not None, "known by now"
+        state = None
         if expected.takes_script_tensors:
             own = self._given_to(expected, leaves)
             if own is None:
                 return False
             args, kwargs = tree_map(lambda x: own.get(id(x), x), (args, kwargs))
-        if not self.compute_on_host():
+        if self.variant.shape.host.are_any and not self.compute_on_host():
             return False
-        state = self._draw(expected)
+        if expected.draws:
+            state = self._draw(expected)
         self.calls.append(TokenCall(expected, func, args, kwargs, torch.is_grad_enabled(), state))
         if is_write(func) and isinstance(args[0], Token):
             self._keep_slot(args[0])
@@ -154,29 +159,26 @@ class LoopStep:
         """
         assert self.variant is not None, "known by now"
         host = self.variant.shape.host
-        if not host or self.is_computed or not host.given <= self.given.keys():
+        if not host.are_any or self.is_computed or not host.given <= self.given.keys():
             return True
         assert self.outputs.batch is not None, "it began with one"
         found = host.compute(self.outputs.batch(), {ref: self.given[ref] for ref in host.given})
-        self._take(found)
+        self.take_results(found)
         return found is not None
 
-    def take_variant(self, variant: StepVariant, computed: HostResults | None = None) -> None:
-        """Set the variant, before the first call. computed: by the host, if known."""
+    def take_variant(self, variant: StepVariant) -> None:
+        """Set another variant, before the first call."""
         self.variant, self.given, self.is_computed = variant, {}, False
         self.has_other_shapes = False
-        if computed is not None:
-            self._take(computed)
 
-    def _take(self, computed: HostResults | None) -> None:
+    def take_results(self, computed: HostResults | None) -> None:
+        """Take the host's results; None if one has another shape than in step 1."""
         self.is_computed = computed is not None
         self.has_other_shapes = computed is None or not computed.is_exact
         self.given.update({} if computed is None else computed.values)
 
-    def _draw(self, expected: Expected) -> torch.Tensor | None:
-        """Draw forward's random numbers; return the generator state before, if it draws."""
-        if not expected.draws:
-            return None
+    def _draw(self, expected: Expected) -> torch.Tensor:
+        """Draw forward's random numbers; return the generator state before."""
         state = torch.get_rng_state()
         for draw in expected.draws:
             numbers = draw.again()
@@ -200,7 +202,7 @@ class LoopStep:
 
     def may_lead_to_loss(self, args: Any, kwargs: Any) -> bool:
         """True for arguments whose result of unknown shape may be needed for the loss."""
-        if self.variant is None or self.has_gradients or not torch.is_grad_enabled():
+        if self.variant is None or self.status.has_gradients or not torch.is_grad_enabled():
             return False
         leaves = (x for x in leaves_of(args, kwargs) if isinstance(x, LazyTensor))
         is_followed = any(leaf.requires_grad for leaf in leaves)
@@ -239,18 +241,13 @@ class LoopStep:
             return None
         if self.status.is_over or self.is_revalidating:
             return None
-        calls = self.variant.shape.calls
-        return None if len(self.calls) == len(calls) else calls[len(self.calls)]
+        calls, made = self.variant.shape.calls, len(self.calls)
+        return calls[made] if made < len(calls) else None
 
     @property
     def is_revalidating(self) -> bool:
         """True if the user's code is running for a comparison with step 1, not for the loop."""
         return self.revalidation is not None and self.revalidation.is_recording
-
-    @property
-    def has_gradients(self) -> bool:
-        """True if the loop is between `backward()` and `optimizer.step()`."""
-        return self.status.phase is StepPhase.BACKWARD
 
     @property
     def trains(self) -> bool:

@@ -108,7 +108,7 @@ class Readback:
                 continue
             if place.step.status.has_values:
                 raise _too_late(place)
-            place.step.requested[place.slot.value] = None
+            place.step.request([place.slot.value])
         for values in {id(place.step): place.step for place in wanted}.values():
             self._loop.run_early(values, with_update=values in updated)
         for place in wanted:
@@ -162,7 +162,7 @@ class Readback:
         if slot.is_loss:
             self._take_recorded(step)
             return
-        if slot in step.recorded:
+        if step.recorded is not None and slot in step.recorded:
             step.outputs[slot.value] = step.recorded[slot].numbers()
             return
         found = None
@@ -177,8 +177,10 @@ class Readback:
 
     def _take_recorded(self, step: StepOutputs) -> None:
         """Take the loss of a step that began on tokens and was recorded after all."""
+        if step.recorded is None or step.loss is not None:
+            return
         loss = next((slot for slot in step.recorded if slot.is_loss), None)
-        if loss is not None and step.loss is None:
+        if loss is not None:
             step.loss = float(step.recorded[loss].numbers())
 
     def _run_through(self, values: StepOutputs) -> None:

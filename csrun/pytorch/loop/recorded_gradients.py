@@ -46,7 +46,7 @@ class ReturnedGradients:
         if not outputs.status.has_values:
             all_of_them = returnable(recording)
             known = [each for each in all_of_them if each in self.variant.outputs]
-            outputs.requested.update(dict.fromkeys(known if value in known else all_of_them))
+            outputs.request(known if value in known else all_of_them)
         return self._readback.read(outputs, slot_of(recording, value))
 
     def all_known(self, names: Sequence[str]) -> bool:

@@ -29,7 +29,7 @@ class ScriptSteps:
         """
         if step is None:
             return True
-        is_left = step.status.is_over or (step.has_gradients and step.batches.is_pushed)
+        is_left = step.status.is_over or (step.status.has_gradients and step.batches.is_pushed)
         return is_left and not any(map(is_of_loader, leaves))
 
     def begin(self, leaves: list[Any]) -> tuple[Batches, int, int]:

@@ -9,27 +9,23 @@ import torch
 from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
-from csrun.base.mode import RunMode
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.edits import Edit, StepEdits
 from csrun.pytorch.gradients.lazy_gradient import Gradient
-from csrun.pytorch.half_types import is_own_cast
+from csrun.pytorch.half_types import is_own_cast, may_cast
 from csrun.pytorch.loop import call_order, mismatch
 from csrun.pytorch.loop.host_eval import later, now
 from csrun.pytorch.loop.late_calls import late_calls
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.loop_steps import LoopSteps
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients
-from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.ctc_loss import with_padded_targets
-from csrun.pytorch.record.torch_modes import unrecorded
-from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.ctc_loss import is_ctc_loss, with_padded_targets
 from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import LazyTensor, Token
+from csrun.pytorch.step.tokens import LazyTensor, Token, has_values_of_steps, token_of
 from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")
@@ -46,11 +42,12 @@ class SessionLoop(LoopSteps):
         if self._step is None and closure is None and (left := self._accumulation.take_left()):
             self._take_groups()
             self._queue(left, optimization.numbers(_updated_in(left)), QueuedWork.UPDATE)
-            self._count_update(_updated_in(left))
+            optimization.count(_updated_in(left), self._run.flush)
             return
         step = call_order.step_of(self._step, closure)
         recorded = step.recorded
-        self._take_groups()
+        if optimization.has_new_groups:
+            self._take_groups()
         if recorded is None:
             self._edit(step, self._gradients.end())
         elif recorded.is_finished:
@@ -72,25 +69,19 @@ class SessionLoop(LoopSteps):
             self._queue(step, numbers, QueuedWork.UPDATE)
         else:
             call_order.require_same_numbers(step, numbers)
-        self._count_update(updated)
+        optimization.count(updated, self._run.flush)
 
     def note_group(self, group: Mapping[str, Any]) -> None:
         """Handle the loop's call of `optimizer.add_param_group`."""
         self._gradients.note_added(group["params"])
 
-    def _count_update(self, updated: frozenset[str]) -> None:
-        """Count an update of these parameters."""
-        assert self._optimization is not None, "of a training"
-        if self._optimization.will_change(updated):
-            self._run.flush()
-        self._optimization.count(updated)
-
     def _edit(self, step: LoopStep, edits: StepEdits) -> None:
         """Switch to the variant with the loop's edits of the gradients."""
         assert step.variant is not None, "known by now"
         variant = self._variants.edited(step.variant, edits)
-        self._switch(step, variant)
-        if edits.are_any:
+        if variant is not step.variant:
+            self._switch(step, variant)
+        if edits.all or edits.assigned:
             step.outputs.norm_edit = partial(self._variants.norm_edit, variant, edits)
 
     def _switch(self, step: LoopStep, variant: StepVariant) -> None:
@@ -110,30 +101,6 @@ class SessionLoop(LoopSteps):
         edits = self._gradients.up_to_last_write()
         self._switch(step, self._variants.begun(step.variant, edits))
 
-    def _end_recorded(self, step: LoopStep, recorded: RecordedStep) -> None:
-        """Create a variant of a recorded step with all edits of its gradients."""
-        self._take_groups()
-        self._learn(step, recorded, RunMode.TRAIN)
-        assert step.variant is not None, "learned"
-        if self._run.accumulates:
-            step.variant = self._variants.ended(step.variant, recorded)
-        self._accumulation.end_recorded(step)
-
-    def _end_early(self) -> None:
-        """End the recording of a step before `optimizer.step()`; later edits are recorded as
-        edits.
-        """
-        step = self._step
-        assert step is not None, "it is recorded"
-        recorded = step.recorded
-        assert recorded is not None, "it is"
-        with unrecorded():
-            self._end_recorded(step, recorded)
-            recording = recorded.recording
-            first = partial(recorded.gradients.of_parameter, recording)
-            names, outputs = recording.first_gradients, step.outputs
-            self._gradients.begin(names, outputs, None if step.place else first)
-
     # Calls on tokens.
 
     def call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,8 +109,7 @@ class SessionLoop(LoopSteps):
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         step, leaves = self._step, leaves_of(args, kwargs)
-        is_own = not any(isinstance(leaf, LazyTensor | TracedTensor) for leaf in leaves)
-        if is_own and not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not has_values_of_steps(leaves):
             return self._host_calls.call(args, kwargs)
         if self._script_steps.begins(step, leaves):
             self._begin_step(*self._script_steps.begin(leaves))
@@ -160,7 +126,7 @@ class SessionLoop(LoopSteps):
             return results
         if step is not None and step.is_revalidating:  # by its own forward
             return call_for_user(self._forward, args, kwargs)
-        found = self._called_model(step, args, kwargs) if step is not None else None
+        found = None if step is None else self._called_model(step, args, kwargs, leaves)
         if found is not None:
             return found
         mismatch.require_usable(leaves, step.outputs if step else None)
@@ -175,19 +141,22 @@ class SessionLoop(LoopSteps):
             raise call_order.changed_too_late(self._guards.changed)
         raise mismatch.another_call(step, args, kwargs)
 
-    def _called_model(self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called_model(
+        self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+    ) -> Any:
         """Return the results of the matching call of the model in step 1, else None."""
         modes, state = self._state()
         if step.variant is not None and not step.calls and not step.status.is_over:
-            if not self._is_switched(step, step.variant, modes, state):
+            is_other = step.variant.shape.modes != modes or step.guards != state
+            if is_other and not self._is_switched(step, step.variant, modes, state):
                 return None
             step.guards = state
         how = (tuple(kwargs), modes, None if state == step.guards else state)
-        found = self._called(MODEL, self._forward, args, kwargs, how)
+        found = self._called(MODEL, self._forward, args, kwargs, leaves, how)
         if found is None and step.has_other_shapes and not step.calls:
             for variant in self._variants.alike((step.batches.loader, step.rows, modes, state)):
                 step.take_variant(variant)
-                found = self._called(MODEL, self._forward, args, kwargs, how)
+                found = self._called(MODEL, self._forward, args, kwargs, leaves, how)
                 if found is not None:
                     break
         return found
@@ -209,14 +178,16 @@ class SessionLoop(LoopSteps):
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Handle a call of a PyTorch function on tokens."""
-        if is_own_cast(func, args, kwargs):
+        if may_cast(func) and is_own_cast(func, args, kwargs):
             return args[0]
-        func, args, kwargs = with_padded_targets(func, args, kwargs)
-        found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
+        if is_ctc_loss(func):
+            func, args, kwargs = with_padded_targets(func, args, kwargs)
+        leaves, how = leaves_of(args, kwargs), tuple(kwargs)
+        found = self._called(name_of(func), func, args, kwargs, leaves, how)
         if found is None:
             return self._later(func, args, kwargs)
         # all holders of the token see the new value
-        if isinstance(args[0], Token) and is_write(func):
+        if is_write(func) and isinstance(args[0], Token):
             args[0].rebind(found)
             return args[0]
         return found
@@ -243,21 +214,26 @@ class SessionLoop(LoopSteps):
             return call_for_user(func, args, kwargs)
         return now(self, func, args, kwargs)
 
-    def _called(self, name: str, func: Any, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
+    def _called(
+        self,
+        name: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        leaves: list[Any],
+        how: tuple[Any, ...],
+    ) -> Any:
         """Return the results of the matching call of step 1, else None."""
         step = self._step
         expected = None if step is None else step.expected
         if step is None or step.variant is None or expected is None:
             return None
-        leaves = leaves_of(args, kwargs)
-        if not expected.is_called(name, leaves, how):
+        if not expected.is_called(name, leaves, how, step.outputs):
             if name == expected.name and name != MODEL:
                 step.mismatch = f" ({name} in {user_line()} is not called as it was)"
             return None
         is_first = not step.calls
-        line = step.variant.changed_constant(self.watch.writes) if is_first else ""
-        if is_first and (step.changed or line):
-            step.changed = step.changed or f"{line}: a tensor that this line uses has changed"
+        if is_first and (step.changed or step.variant.constants) and self._is_changed(step):
             return None
         if not step.note(expected, func, args, kwargs, leaves):
             return None
@@ -266,7 +242,16 @@ class SessionLoop(LoopSteps):
             step.revalidation = self._revalidations.begun(step.variant, step.guards, batch)
         if step.revalidation is not None:
             step.revalidation.call(expected, func, args, kwargs)
+        if expected.is_one:
+            return token_of(self, step.outputs, expected.results)
         return expected.tokens(self, step.outputs)
+
+    def _is_changed(self, step: LoopStep) -> bool:
+        """True if a tensor has changed whose numbers are in the step's program."""
+        assert step.variant is not None, "it has a program"
+        if not step.changed and (line := step.variant.changed_constant(self.watch.writes)):
+            step.changed = f"{line}: a tensor that this line uses has changed"
+        return bool(step.changed)
 
     def backward(self, token: LazyTensor) -> None:
         """Handle the loop's call of `backward()`."""
@@ -283,25 +268,31 @@ class SessionLoop(LoopSteps):
             if recorded is None or not recorded.backward(token):
                 raise error
             return
-        if step.has_gradients or step.status.is_over:
+        if step.status.has_gradients or step.status.is_over:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.variant is not None, "it has the loss"
-        # a tensor may be written between two calls
-        step.variant.require_constants(self.watch.writes)
-        self._weight_calls.end()
+        self._begin_lazy_gradients(step, step.variant)
+
+    def _begin_lazy_gradients(self, step: LoopStep, variant: StepVariant) -> None:
+        """Have the loop find gradients without values, as `backward()` of a step on tokens."""
+        gradients, names = self._gradients, variant.recording.first_gradients
+        if variant.constants:  # a tensor may be written between two calls
+            variant.require_constants(self.watch.writes)
+        if self._weight_calls.is_on:
+            self._weight_calls.end()
         self.scaled_loss.begin_backward()
-        place = self._gradients.added_to()
-        call_order.require_same_place(step, place)
-        step.place = place
-        self._gradients.require_same_zeros(step.variant.recording)
+        place = gradients.added_to()
+        if place != step.place:
+            call_order.require_not_queued(step)
+            step.place = place
+        gradients.require_same_zeros(variant.recording)
         if place:
-            self._gradients.require_same(step.variant.recording.first_gradients)
+            gradients.require_same(names)
         if step.revalidation is not None:
-            self._gradients.discard_lazy()
+            gradients.discard_lazy()
             step.revalidation.backward()
-        names = step.variant.recording.first_gradients
-        first = ReturnedGradients(self.readback, step.variant, step.outputs)
-        self._gradients.begin(names, step.outputs, None if place else first)
+        first = None if place else ReturnedGradients(self.readback, variant, step.outputs)
+        gradients.begin(names, step.outputs, first)
         step.status.enter(StepPhase.BACKWARD)
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:
@@ -327,7 +318,7 @@ class SessionLoop(LoopSteps):
             self._queue(step, ())
         elif self._run.accumulates:
             self._take_groups()
-            if not step.has_gradients:
+            if not step.status.has_gradients:
                 step.place = self._gradients.added_to() if self._gradients.batches else 0
             self._queue(step, (), QueuedWork.BATCH)
         else:
@@ -363,9 +354,9 @@ class SessionLoop(LoopSteps):
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """Handle the loop's call of `optimizer.zero_grad()`."""
-        if (self._step is not None and self._step.has_gradients) or not self._gradients.clear(
-            set_to_none
-        ):
+        step = self._step
+        has_gradients = step is not None and step.status.has_gradients
+        if has_gradients or not self._gradients.clear(set_to_none):
             own(set_to_none)
 
     def summarize(self, name: str, value: Any) -> None:

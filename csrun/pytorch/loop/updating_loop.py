@@ -28,7 +28,7 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import carried
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import LazyTensor
+from csrun.pytorch.step.tokens import has_values_of_steps
 
 
 class UpdatingLoop(SessionLoop):
@@ -62,11 +62,10 @@ class UpdatingLoop(SessionLoop):
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorded, leaves = self._open_step, leaves_of(args, kwargs)
-        is_own = not any(isinstance(leaf, LazyTensor | TracedTensor) for leaf in leaves)
         if recorded is not None and self._is_done(recorded, leaves):
             self.end_step()
             recorded = None
-        if recorded is None and is_own and not torch.is_grad_enabled():
+        if recorded is None and not (torch.is_grad_enabled() or has_values_of_steps(leaves)):
             return self._host_calls.call(args, kwargs)
         if recorded is None:
             self._begin_step(*self._script_steps.begin(leaves))

@@ -48,6 +48,11 @@ class VariantCache:
         self._earlier = run.variants_of(session, self._variants)
         self._recordings: dict[StepVariant, int] = {}  # of each known variant
         self._edited = EditedVariants(model, run.compile)
+        self._last: tuple[Key, StepVariant] | None = None  # of the last step, if it is the next's
+
+    def again(self, key: Key) -> StepVariant | None:
+        """Return the variant of the last step if that of a key can be no other one."""
+        return self._last[1] if self._last is not None and self._last[0] == key else None
 
     def at(
         self, loader: SessionLoader, rows: int | None, modes: tuple[bool, ...], state: int
@@ -74,8 +79,11 @@ class VariantCache:
 
         found: the variant `at` the key.
         """
-        if found is None or not found.shape.host:
-            return found if found is not None and self.is_checked(found) else None, None
+        if found is None or not found.shape.host.are_any:
+            if found is None or not self.is_checked(found):
+                return None, None
+            self._last = key, found
+            return found, None
         close: tuple[StepVariant | None, HostResults | None] = None, None
         for variant in self.alike(key):
             if variant.shape.host.given:
@@ -100,6 +108,7 @@ class VariantCache:
 
     def record_all(self, recorded: RecordedStep, cause: str) -> None:
         """Record all further steps of a recorded step's part, and log that once."""
+        self._last = None
         if not self.cause_of(recorded.key) and cause not in self._causes.values():
             log.info(f"{cause}: each step is recorded, since its graph may be another")
         for modes in (recorded.key[2], recorded.modes or recorded.key[2]):
@@ -111,11 +120,17 @@ class VariantCache:
 
     def edited(self, variant: StepVariant, edits: StepEdits) -> StepVariant:
         """Return the variant with the loop's edits of the gradients."""
-        return self._edited.variant_of(variant, edits)
+        found = self._edited.variant_of(variant, edits)
+        if found is not variant:
+            self._last = None
+        return found
 
     def begun(self, variant: StepVariant, edits: StepEdits) -> StepVariant:
         """Return the variant of a step with these edits so far."""
-        return self._edited.begun(variant, edits)
+        found = self._edited.begun(variant, edits)
+        if found is not variant:
+            self._last = None
+        return found
 
     def norm_edit(self, variant: StepVariant, edits: StepEdits) -> Edit | None:
         """Return the edit that computes the norm by which all gradients are clipped, or None."""
@@ -123,6 +138,7 @@ class VariantCache:
 
     def ended(self, variant: StepVariant, recorded: RecordedStep) -> StepVariant:
         """Return the variant with the edits of a recorded step, which may end several batches."""
+        self._last = None
         return self._edited.of_recorded(variant, recorded.recording)
 
     def switched(
@@ -136,7 +152,7 @@ class VariantCache:
 
     def learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
         """Return the variant of a recorded step: a new one, or a known one that it equals."""
-        variant = step.variant
+        variant, self._last = step.variant, None
         if variant is None:  # a variant whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
         graph, accumulates = recorded.graph, self._run.accumulates

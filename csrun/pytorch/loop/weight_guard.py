@@ -242,22 +242,23 @@ class WeightCalls(TorchFunctionMode):
     """Mode that matches the loop's calls on weights with those of step 1.
 
     called: returns the results of such a call, or None; for example of a weight penalty.
+    is_on: the mode was entered.
     """
 
     def __init__(self, called: Callable[..., Any]) -> None:
         super().__init__()
         self._called = called
-        self._is_on = False
+        self.is_on = False
 
     def begin(self) -> None:
         """Enter the mode."""
         self.__enter__()
-        self._is_on = True
+        self.is_on = True
 
     def end(self) -> None:
         """Leave the mode, if it was entered."""
-        if self._is_on:
-            self._is_on = False
+        if self.is_on:
+            self.is_on = False
             self.__exit__(None, None, None)
 
     def __torch_function__(
@@ -269,7 +270,7 @@ class WeightCalls(TorchFunctionMode):
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(
             isinstance(leaf, LazyTensor) for leaf in leaves
         ):
-            found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
+            found = self._called(name_of(func), func, args, kwargs, leaves, tuple(kwargs))
             if found is not None:
                 return found
         return call_for_user(func, args, kwargs)

@@ -1,6 +1,6 @@
 """The user's optimizer in a Session: its algorithms, per-step numbers and state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from csrun.executable.loss_scale import LossScaling, ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
 from csrun.pytorch.optimizers.custom_classes import CustomClassRule, rule_of_custom_class
+from csrun.pytorch.optimizers.known_numbers import KnownNumbers
 from csrun.pytorch.optimizers.rule_check import require_rule
 from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.state_proxy import unwrapped_state
@@ -69,6 +70,7 @@ class Optimization:
         self._forms: dict[frozenset[str], tuple[int, Form]] = {}
         self._taken = 0  # groups that steps update
         self._updates = UpdateCounts()
+        self._known_numbers = KnownNumbers()
         self._add_groups()
         self.check_options()
         if isinstance(self._rule, CustomClassRule):
@@ -190,13 +192,12 @@ class Optimization:
         """True if `numbers` gets new ones, which queued steps lack: none may be queued then."""
         return self._updates.will_split(trained)
 
-    def will_change(self, trained: frozenset[str]) -> bool:
-        """True if `count` changes the form of other steps: no step may be queued then."""
-        return self._updates.will_change(trained)
+    def count(self, trained: frozenset[str], before_change: Callable[[], None]) -> None:
+        """Count a step that updates the parameters with these gradients.
 
-    def count(self, trained: frozenset[str]) -> None:
-        """Count a step that updates the parameters with these gradients."""
-        self._updates.count(trained)
+        before_change: called if that changes the form of other steps: no step may be queued then.
+        """
+        self._updates.count(trained, before_change)
 
     def _numbers_of(self, number: int, group: Mapping[str, Any]) -> GroupNumbers:
         place = self.place_of(number)
@@ -232,14 +233,27 @@ class Optimization:
 
         Raises: UsageError if an option that is compiled into the program has changed
         """
+        groups = self.optimizer.param_groups
+        basis = trained, self._updates.changes, self._taken
+        numbers = self._known_numbers.find(groups, basis)
+        if numbers is None:
+            numbers = self._find_numbers(trained)
+            if len(self._places) == self._taken:  # without counts, which differ in each step
+                self._known_numbers.keep(groups, basis, numbers)
+            else:
+                self._known_numbers.forget()
+        return numbers
+
+    def _find_numbers(self, trained: frozenset[str]) -> tuple[float, ...]:
         self._require_fixed()
         self.form(trained)  # its counts have places
         found: list[float] = []
+        groups = self._groups
         for kind, number in self._places:
             if kind == "count":
                 found.append(self._updates.value(number))
                 continue
-            group = self._groups[number]
+            group = groups[number]
             momentum = self._rule.cycled_momentum(group) or 0.0
             found += (float(group["lr"]), self._rule.decay(group), momentum)
         return tuple(found)

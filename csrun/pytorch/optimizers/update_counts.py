@@ -1,6 +1,6 @@
 """Number of updates of each parameter, which counts the steps in which it had a gradient."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 
 class UpdateCounts:
@@ -36,9 +36,10 @@ class UpdateCounts:
 
     def split(self, trained: frozenset[str]) -> frozenset[int]:
         """Return the counts of these parameters, which no other parameter shares from now on."""
-        if trained not in self._of_trained:
-            self._of_trained[trained] = frozenset(self._split(trained))
-        return self._of_trained[trained]
+        found = self._of_trained.get(trained)
+        if found is None:
+            found = self._of_trained[trained] = frozenset(self._split(trained))
+        return found
 
     def _split(self, trained: Collection[str]) -> Iterable[int]:
         inside = {self._of[name] for name in trained if name in self._of}
@@ -55,19 +56,23 @@ class UpdateCounts:
         others = {number for name, number in self._of.items() if name not in trained}
         return any(self._of.get(name) in others for name in trained)
 
-    def will_change(self, trained: frozenset[str]) -> bool:
-        """True if a step that updates these parameters is the first one that skips others."""
-        found = self.split(trained)
-        return len(found) < len(self._counts) and any(
-            count == self.steps and number not in found for number, count in enumerate(self._counts)
-        )
+    def count(self, trained: frozenset[str], before_change: Callable[[], None]) -> None:
+        """Count a step that updates these parameters.
 
-    def count(self, trained: frozenset[str]) -> None:
-        """Count a step that updates these parameters."""
-        self.changes += self.will_change(trained)
-        for number in self.split(trained):
+        before_change: called if the step is the first one that skips others, whose updates then
+            have another form.
+        """
+        found = self.split(trained)
+        if len(found) < len(self._counts) and self._are_first_skipped(found):
+            before_change()
+            self.changes += 1
+        for number in found:
             self._counts[number] += 1
         self.steps += 1
+
+    def _are_first_skipped(self, found: frozenset[int]) -> bool:
+        """True if a count that is not among these is that of all steps so far."""
+        return any(n not in found and each == self.steps for n, each in enumerate(self._counts))
 
     def lagging(self, name: str) -> int | None:
         """Return the number of a parameter's count; None if it is that of all steps so far."""

@@ -9,12 +9,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 _NESTED = (list, tuple, dict)
 _LIST = (list, tuple)
+_flat: set[type] = set()  # types that have been found to be no containers
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the same as pytree's `tree_leaves((args, kwargs))`, in a tenth of its time."""
-    found: list[Any] = []
-    for argument in (*args, *kwargs.values()):
+    found = [*args, *kwargs.values()]
+    if all(map(_flat.__contains__, map(type, found))):
+        return found
+    given, found = found, []
+    for argument in given:
         kind = type(argument)
         if kind in _LIST:
             found += leaves_of(argument, {})
@@ -24,6 +28,7 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
             found += tree_leaves(argument)
         else:
             found.append(argument)
+            _flat.add(kind)
     return found
 
 

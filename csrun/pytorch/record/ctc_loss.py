@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,12 @@ def _by_sample(recorder: StepRecorder, targets: Any, lengths: Any) -> Any:
     return targets[places.clamp_max(len(targets) - 1)]
 
 
+@lru_cache(maxsize=1024)
+def is_ctc_loss(func: Any) -> bool:
+    """True for PyTorch's function, wrapped or not."""
+    return getattr(func, "__wrapped__", func) is _FUNCTION
+
+
 def with_padded_targets(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Return a call of the loop, with the loop's own targets padded if it is ctc_loss.
 
@@ -99,7 +106,7 @@ def with_padded_targets(func: Callable[..., Any], args: Any, kwargs: Any) -> tup
 
     Raises: TypeError for arguments that ctc_loss does not have
     """
-    if getattr(func, "__wrapped__", func) is not _FUNCTION:
+    if not is_ctc_loss(func):
         return func, args, kwargs
     (log_probs, targets, *lengths), options = _split(args, kwargs)
     if _is_plain(targets) and _is_plain(lengths[1]):

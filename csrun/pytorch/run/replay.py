@@ -180,8 +180,9 @@ class Replay:
 
     def takes(self, step: QueuedStep) -> bool:
         """True if an earlier run has computed a step; the step then gets that run's loss."""
-        outputs, is_on = step.outputs, self.is_on
-        self._done += step.variant.trains and step.ends_step
+        outputs, is_on = step.outputs, self._done < self.resumed
+        if step.variant.trains and step.work is not QueuedWork.BATCH:
+            self._done += 1
         outputs.trained = self._done
         if is_on:
             self.users.are_current = False

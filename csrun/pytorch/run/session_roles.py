@@ -18,8 +18,8 @@ from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.preparing import Prepared, require_no_feeding
+from csrun.pytorch.run.run_programs import GOES_ON
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.run.step_queue import GOES_ON
 from csrun.pytorch.settings import Settings
 from csrun.pytorch.user import SessionLoader
 from csrun.pytorch.weights.sync import WeightSync

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -32,10 +33,12 @@ from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
 MODEL = "the model"
 #: Types of values of a step: made once, as a union is made anew each time it is written.
 _VALUES = (TracedTensor, Token)
+_REQUIRES_GRAD = attrgetter("requires_grad")
 #: Names of one function: as an operator, as a method, and in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
 
 
+@lru_cache(maxsize=1024)
 def name_of(func: Any) -> str:
     """Return the name by which calls are compared."""
     plain = str(getattr(func, "__name__", func)).strip("_")
@@ -44,14 +47,10 @@ def name_of(func: Any) -> str:
     return _ALIASES.get(plain, plain)
 
 
+@lru_cache(maxsize=1024)
 def is_write(func: Any) -> bool:
     """True if a function, or an operator of ATen's, writes into its first argument."""
-    return _is_of_write(getattr(func, "__name__", ""))
-
-
-@lru_cache
-def _is_of_write(name: str) -> bool:
-    plain = name.partition(".")[0]
+    plain = str(getattr(func, "__name__", "")).partition(".")[0]
     return plain == "__setitem__" or (plain.endswith("_") and not plain.endswith("__"))
 
 
@@ -306,19 +305,33 @@ class Expected:
         """True if it gets tensors of the script that differ from step to step."""
         return any(type(each) is Slot and each.is_argument for each in self.operands)
 
-    def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
-        """True if a call is this one."""
+    def is_called(
+        self, name: str, given: list[Any], how: tuple[Any, ...], step: StepOutputs
+    ) -> bool:
+        """True if a call in a step is this one."""
         if name != self.name or len(given) != len(self.operands) or how != self.how:
             return False
         for operand, argument in zip(self.operands, given, strict=True):
             if operand is argument:
                 continue
-            if isinstance(argument, Token):
-                if argument.slot is not operand:
+            if type(argument) is Token:
+                if argument.slot is not operand or argument.step is not step:
                     return False
             elif not _is_equal(operand, argument):
                 return False
-        return self.gradients is None or self.gradients == gradients_of(given)
+        return self.gradients is None or self._gradients_of(given) == self.gradients
+
+    def _gradients_of(self, given: list[Any]) -> tuple[bool, ...]:
+        """Return `gradients_of` arguments that match its operands."""
+        values = [given[number] for number in self._values]
+        with torch._C.DisableTorchFunctionSubclass():  # calls of LazyTensor take much longer
+            return (torch.is_grad_enabled(), *map(_REQUIRES_GRAD, values))
+
+    @cached_property
+    def _values(self) -> list[int]:
+        """Indices of the operands that are values of the step."""
+        slots = ((n, x) for n, x in enumerate(self.operands) if type(x) is Slot)
+        return [number for number, slot in slots if not slot.is_argument]
 
     def first_difference(self, given: list[Any]) -> int:
         """Return the index of the first argument that differs, in a call that does not match."""

@@ -28,8 +28,9 @@ class HostResults(NamedTuple):
 
 
 class HostValues:
-    """Results that the host computes in each step of a variant; false if there are none.
+    """Results that the host computes in each step of a variant.
 
+    are_any: false if there are none.
     needed: results that its program takes.
     given: tensors of the script that they are computed from.
     unused_lines: lines of results that the step does not use, such as a metric of the loop.
@@ -38,6 +39,7 @@ class HostValues:
     def __init__(self, recording: Recording) -> None:
         made = (op.results for op in recording.operators if op.is_of_host)
         self._all = [ref for results in made for ref in results if ref is not None]
+        self.are_any = bool(self._all)
         self.needed = [leaf.value for leaf in recording.host_leaves]
         self._fixed = [ref for ref in self._all if ref in {*self.needed, *recording.shaped}]
         unused = (op for op in recording.operators if op.is_of_host and not self._is_fixed(op))
@@ -51,9 +53,6 @@ class HostValues:
 
     def _is_fixed(self, op: RecordedOperator) -> bool:
         return any(ref in self._fixed for ref in op.results)
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
 
     def compute(self, batch: object, given: Mapping[Ref, torch.Tensor]) -> HostResults | None:
         """Return the values for a batch; None if one has another shape than in step 1.

@@ -152,5 +152,5 @@ class LoopShape:
 
     def tokens_of_batch(self, owner: Owner, step: StepOutputs) -> Any:
         """Return the batch of a step, as tokens."""
-        made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
+        made = [token_of(owner, step, x) if type(x) is Slot else x for x in self._flat]
         return made if self._is_list else self._spec.unflatten(made)

@@ -163,14 +163,16 @@ class Modes:
     def __init__(self, model: torch.nn.Module, sets: ParameterSets) -> None:
         self._modules, self._parameters = list(model.modules()), list(model.parameters())
         self._sets, self._seen = sets, -1
-        self._required: tuple[bool, ...] = ()
+        self._trains: list[bool] = []
+        self._now: tuple[bool, ...] = ()
 
     def __call__(self) -> tuple[bool, ...]:
-        """Return the current modes."""
-        if not self._sets.is_as(self._seen):
-            self._seen = self._sets.count
-            self._required = tuple(map(_REQUIRES_GRAD, self._parameters))
-        return (*map(_TRAINS, self._modules), *self._required)
+        """Return the current modes, the same object while they are."""
+        trains, sets = [*map(_TRAINS, self._modules)], self._sets
+        if trains != self._trains or sets.count != self._seen or not sets.sees_all:
+            self._trains, self._seen = trains, sets.count
+            self._now = (*trains, *map(_REQUIRES_GRAD, self._parameters))
+        return self._now
 
     @contextmanager
     def trained_as(self, modes: tuple[bool, ...]) -> Iterator[None]:

@@ -12,7 +12,7 @@ from csrun.pytorch.step.variant import StepVariant
 from csrun.runtime.wire.messages import AccumulatedBatches
 
 Inputs = tuple[torch.Tensor, ...]
-LazyTensor = tuple[float, ...]  # the optimizer's numbers for one step, such as the learning rate
+Numbers = tuple[float, ...]  # the optimizer's numbers for one step, such as the learning rate
 
 
 class QueuedWork(Enum):
@@ -23,7 +23,7 @@ class QueuedWork(Enum):
     UPDATE = auto()  # the update of batches that have run
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen, which would take a microsecond more in each step
 class QueuedStep:
     """Entry of a loop's queue.
 
@@ -34,7 +34,7 @@ class QueuedStep:
     variant: StepVariant
     outputs: StepOutputs
     batch: int
-    numbers: LazyTensor
+    numbers: Numbers
     place: int = 0
     work: QueuedWork = QueuedWork.STEP
     inputs: Inputs | None = None

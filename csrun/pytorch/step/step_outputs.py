@@ -1,6 +1,6 @@
 """Values of a step for the loop, and the sources of their numbers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -58,20 +58,22 @@ class Slot:
         )
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
+@dataclass(eq=False)
 class StepOutputs:
     """Values of one step, as far as they are known and requested.
 
+    Each step has one, so that it is made of few objects: most steps use the class's defaults.
+
     number: among the steps of all loops.
-    loss: None until it is known.
-    outputs: numbers of its other values.
-    trained: number of training steps once it has run.
-    waiting: computations on its values that are still referenced.
-    asked: values that are read.
-    detached: tokens that the loop has detached, and may read later.
-    others: tokens of all its values except loss and batch.
     batch: returns it as the loader made it.
     updates: number of `optimizer.step()` calls before it.
+    outputs: numbers of its values other than the loss.
+    loss: None until it is known.
+    trained: number of training steps once it has run.
+    waiting: computations on its values that are still referenced.
+    requested: values that are read.
+    detached: tokens that the loop has detached, and may read later.
+    others: tokens of all its values except loss and batch.
     recorded: traced tensors of a step that began on tokens and is recorded after all.
     norm_edit: returns the edit of its gradients that computes their norm, or None.
     gradients: its gradients as they are read; None if they are the sum of several batches.
@@ -80,25 +82,29 @@ class StepOutputs:
 
     number: int
     status: StepStatus
-    loss: float | None = None
-    outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
-    trained: int | None = None
-    waiting: list["ReferenceType[Deferred]"] = field(default_factory=list)
-    requested: dict[Ref, None] = field(default_factory=dict)
-    detached: list["ReferenceType[Any]"] = field(default_factory=list)
-    others: list["ReferenceType[Any]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
     updates: int = 0
-    recorded: Mapping[Slot, TracedTensor] = field(default_factory=dict)
-    norm_edit: Callable[[], Any] | None = None
-    gradients: "ReadGradients | None" = None
-    gradients_read: int = 0
+    outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
+    loss: float | None = field(default=None, init=False)
+    trained: int | None = field(default=None, init=False)
+    waiting: "tuple[ReferenceType[Deferred], ...]" = field(default=(), init=False)
+    requested: tuple[Ref, ...] = field(default=(), init=False)
+    detached: "tuple[ReferenceType[Any], ...]" = field(default=(), init=False)
+    others: "tuple[ReferenceType[Any], ...]" = field(default=(), init=False)
+    recorded: Mapping[Slot, TracedTensor] | None = field(default=None, init=False)
+    norm_edit: Callable[[], Any] | None = field(default=None, init=False)
+    gradients: "ReadGradients | None" = field(default=None, init=False)
+    gradients_read: int = field(default=0, init=False)
+
+    def request(self, values: Iterable[Ref]) -> None:
+        """Note that these values are read."""
+        self.requested = tuple(dict.fromkeys((*self.requested, *values)))
 
     def wanted(self) -> dict[Ref, None]:
         """Return the values that are needed of it, except the loss."""
         if not (self.waiting or self.requested or self.detached):
             return {}
-        found = dict(self.requested)
+        found = dict.fromkeys(self.requested)
         found.update((t.slot.value, None) for each in self.detached if (t := each()) is not None)
         for waiting in self.waiting:
             if (computation := waiting()) is not None:
@@ -109,12 +115,19 @@ class StepOutputs:
     def has_only_requested(self, outputs: Collection[Ref]) -> bool:
         """True if only these values may be read of it later."""
         wanted = self.wanted()
-        in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
-        return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
+        if not all(ref in outputs for ref in wanted):
+            return False
+        for each in self.others:
+            token = each()
+            if token is None or token.step is not self:  # dropped, or reused by another step
+                continue
+            if token.slot.value not in wanted:
+                return False
+        return True
 
     def settle(self) -> None:
         """Compute what waits for it, so that its values need not be kept."""
-        waiting, self.waiting = self.waiting, []
+        waiting, self.waiting = self.waiting, ()
         for each in waiting:
             computation = each()
             if computation is not None and computation.is_ready:

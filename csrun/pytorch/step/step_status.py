@@ -62,22 +62,18 @@ class InvalidTransitionError(Exception):
 
 
 class StepStatus:
-    """Phase and progress of one step, changed only by transitions of the table."""
+    """Phase and progress of one step, changed only by transitions of the table.
 
-    __slots__ = ("phase", "progress")
+    is_over: the loop has left it.
+    has_gradients: the loop is between `backward()` and `optimizer.step()`.
+    is_queued: the loop has queued it, with the optimizer's numbers at that time.
+    """
+
+    __slots__ = ("has_gradients", "is_over", "is_queued", "phase", "progress")
 
     def __init__(self, phase: StepPhase) -> None:
         self.phase, self.progress = phase, StepProgress.PENDING
-
-    @property
-    def is_over(self) -> bool:
-        """True if the loop has left it."""
-        return self.phase is StepPhase.OVER
-
-    @property
-    def is_queued(self) -> bool:
-        """True if the loop has queued it, with the optimizer's numbers at that time."""
-        return self.progress is not StepProgress.PENDING
+        self.is_over = self.has_gradients = self.is_queued = False
 
     @property
     def has_values(self) -> bool:
@@ -86,15 +82,19 @@ class StepStatus:
 
     def enter(self, phase: StepPhase) -> None:
         """Go to a phase. Raises: InvalidTransitionError"""
-        self._require(self.phase, phase)
+        if (self.phase, phase) not in TRANSITIONS:
+            raise self._invalid(self.phase, phase)
         self.phase = phase
+        self.is_over, self.has_gradients = phase is StepPhase.OVER, phase is StepPhase.BACKWARD
 
     def advance(self, progress: StepProgress) -> None:
         """Advance to a progress. Raises: InvalidTransitionError"""
-        self._require(self.progress, progress)
-        self.progress = progress
+        if (self.progress, progress) not in TRANSITIONS:
+            raise self._invalid(self.progress, progress)
+        self.progress, self.is_queued = progress, True
 
-    def _require(self, before: StepPhase | StepProgress, after: StepPhase | StepProgress) -> None:
-        if (before, after) not in TRANSITIONS:
-            now = f"{self.phase.name}, {self.progress.name}"
-            raise InvalidTransitionError(f"{before} -> {after} of a step that is {now}")
+    def _invalid(
+        self, before: StepPhase | StepProgress, after: StepPhase | StepProgress
+    ) -> InvalidTransitionError:
+        now = f"{self.phase.name}, {self.progress.name}"
+        return InvalidTransitionError(f"{before} -> {after} of a step that is {now}")

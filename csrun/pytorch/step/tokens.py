@@ -4,7 +4,7 @@ Creating one takes some microseconds. A function of tokens is either a call that
 same position, whose result is another token, or is computed when it is read (`host_eval.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount, ref
@@ -155,11 +155,18 @@ class LazyTensor(torch.Tensor):
         return self.tensor().__reduce_ex__(protocol)
 
 
+class _TokenReference(ref[Any]):
+    """A token's own weak reference, apart from those of the script."""
+
+    __slots__ = ()
+
+
 class Token(LazyTensor):
     """Lazy tensor of a slot in one step."""
 
     slot: Slot
     step: StepOutputs
+    reference: _TokenReference
 
     @staticmethod
     def __new__(
@@ -175,8 +182,9 @@ class Token(LazyTensor):
             cls, meta.size(), dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
+        made.reference = _TokenReference(made)
         if slot.is_output:
-            step.others.append(ref(made))
+            step.others += (made.reference,)
         return made
 
     @property
@@ -201,12 +209,12 @@ class Token(LazyTensor):
         """Return the value, detached."""
         made = Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
         if self.slot.is_output:
-            self.step.detached.append(ref(made))
+            self.step.detached += (ref(made),)
         return made
 
     def rebind(self, written: "Token") -> None:
         """Stand for the value after a write."""
-        self.slot = written.slot
+        self.slot, self.is_rebound = written.slot, True
         if written.requires_grad != self.requires_grad:
             with torch._C.DisableTorchFunctionSubclass():
                 self.requires_grad_(written.requires_grad)
@@ -232,27 +240,20 @@ def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
     """Return a token, reused if nothing references it: a new one takes five times as long."""
     known: list[Token] = slot.made
     for made in known:
-        if _references(made) == _UNUSED and _is_as_made(made):
-            made._owner, made.step, made.slot = owner, step, slot
+        # The loop has no reference to it, and has set no attribute of it.
+        is_unused = getrefcount(made) == _UNUSED and getweakrefcount(made) == 1
+        if is_unused and len(made.__dict__) == _ATTRIBUTES:
+            made._owner, made.step = owner, step
             if slot.is_output:
-                step.others.append(ref(made))
+                step.others += (made.reference,)
             return made
     known.append(made := Token(owner, step, slot))
     del known[:-_AT_ONCE]
     return made
 
 
-def _references(token: Any) -> int:
-    return getrefcount(token)
-
-
-def _is_as_made(token: Token) -> bool:
-    """True if it has no further attributes and no weak references."""
-    return len(token.__dict__) == _ATTRIBUTES and not getweakrefcount(token)
-
-
-_ATTRIBUTES = 3  # owner, step, slot
-_UNUSED = next(_references(each) for each in [object()])
+_ATTRIBUTES = 4  # owner, step, slot, reference
+_UNUSED = next(getrefcount(each) for each in [object()])  # by the list, the loop, the argument
 
 
 def _conversion_method(name: str) -> Callable[..., Any]:
@@ -273,6 +274,14 @@ def _conversion_method(name: str) -> Callable[..., Any]:
 for _name in ("to", "float", "double", "long", "int"):
     setattr(LazyTensor, _name, _conversion_method(_name))
 Token.contiguous = _conversion_method("contiguous")  # the strides of others are not known
+
+
+def has_values_of_steps(leaves: Iterable[Any]) -> bool:
+    """True if any of these arguments belongs to a step, on tokens or recorded."""
+    return any(isinstance(leaf, _OF_STEPS) for leaf in leaves)
+
+
+_OF_STEPS = (LazyTensor, TracedTensor)
 
 
 def tensor_of(argument: Any) -> Any:

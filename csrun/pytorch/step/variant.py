@@ -336,7 +336,7 @@ class StepVariant:
         """Names of the parameters that it trains."""
         return frozenset(self.recording.gradients)
 
-    @property
+    @cached_property
     def trains(self) -> bool:
         return self.run_mode is RunMode.TRAIN
 

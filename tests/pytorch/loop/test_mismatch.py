@@ -94,6 +94,16 @@ def another_number(kit):
     return steps(kit, lambda out, y, n: kit.criterion(out, y) * (1.0 if n < 4 else 2.0))
 
 
+def labels_of_the_batch_before(kit):
+    labels = []
+
+    def loss_of(out, y, step):
+        labels.append(y)
+        return kit.criterion(out, labels[-1 if step < 4 else -2])
+
+    return steps(kit, loss_of)
+
+
 def a_written_mask(kit):
     mask = torch.ones(4, dtype=torch.float64)
 
@@ -135,7 +145,14 @@ def another_mode(kit):
 
 @pytest.mark.parametrize(
     "loop",
-    [another_keyword, another_type, another_number, a_written_mask, a_mask_of_forward],
+    [
+        another_keyword,
+        another_type,
+        another_number,
+        labels_of_the_batch_before,
+        a_written_mask,
+        a_mask_of_forward,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_a_step_that_is_not_as_step_1_is_recorded(tmp_path, loop):

@@ -206,7 +206,7 @@ def run_on(monkeypatch, nbytes):
     size = {"fabric_width": 1, "usable_cores": rows, "fabric_height": rows}
     system = msgspec.structs.replace(SYSTEM, mode=STREAMING, sram_kb_per_core=1, **size)
     monkeypatch.setattr(
-        "csrun.pytorch.run.step_queue.target_of",
+        "csrun.pytorch.run.run_programs.target_of",
         lambda *_: Target(None, None, system, STREAMING),
     )
 

@@ -220,7 +220,7 @@ def test_a_step_that_needs_a_longer_window_of_gradients_gets_another_store(tmp_p
 
     monkeypatch.setattr(CpuMachine, "__init__", noted)
     target = Target(None, None, SYSTEM, ExecutionMode.WEIGHT_STREAMING)
-    monkeypatch.setattr("csrun.pytorch.run.step_queue.target_of", lambda *_: target)
+    monkeypatch.setattr("csrun.pytorch.run.run_programs.target_of", lambda *_: target)
     layers = [nn.Linear(*pair) for pair in pairwise((6, 9, 9, 9, 9, 4))]
     beside(clipped_in_turn, tmp_path, *layers, settings={"max_group_bytes": 64})
     first, grown = stores
