@@ -16,7 +16,7 @@ from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.rotary import Rotary
 from csrun.compiler.kernels.softmax import Softmax
 from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward
-from csrun.executable import StepState
+from csrun.executable import StepState, machine_code
 from csrun.kernels import random as masks
 from csrun.kernels import rotary
 
@@ -131,6 +131,26 @@ def test_softmax_of_large_and_infinite_numbers_is_that_of_pytorch(name):
     wanted = getattr(torch, name)(torch.from_numpy(x), 1)
     found = LibraryCase(softmax_kernel(name, 7, 21), {"x": x[..., None]}).run()["out"]
     np.testing.assert_allclose(found[..., 0], wanted, rtol=2e-6, atol=1e-37)
+
+
+@pytest.mark.skipif("+avx512f" not in machine_code.host(), reason="the CPU has no AVX-512")
+@pytest.mark.parametrize("name", ["softmax", "softmax_backward", "log_softmax"])
+def test_bits_do_not_depend_on_the_vectors_of_the_cpu(name, monkeypatch):
+    x = normal(9, 147, 1) * 30
+    values = {"x": x, "grad": normal(9, 147, 1, seed=1), "y": x}
+    kernel = softmax_kernel(name, 9, 147)
+    by_host = LibraryCase(kernel, values).run()["out"]
+    binding, _ = machine_code._target()
+
+    def avx2():
+        target = binding.Target.from_default_triple()
+        machine = target.create_target_machine(cpu="haswell", opt=2, reloc="pic", jit=True)
+        return binding, machine
+
+    monkeypatch.setattr(machine_code, "_target", avx2)
+    monkeypatch.setattr(machine_code, "host", lambda: "haswell +avx2,+fma")
+    by_avx2 = LibraryCase(kernel, values).run()["out"]
+    np.testing.assert_array_equal(by_avx2.view(np.int32), by_host.view(np.int32))
 
 
 # Embedding.
