@@ -130,7 +130,10 @@ def test_products_of_pairs_beside_float32(tmp_path, monkeypatch, caplog, product
     report = (pairs.executable.directory / "compile_report.txt").read_text()
     count = len(manifest.products)
     title = bfloat16.TITLES[products]
-    assert f"{count} of {count} products in {title}" in " ".join(report.split())
+    text = " ".join(report.split())
+    assert f"{count} of {count} products in {title}" in text
+    assert "Precision: float32, stored in 16 bits: bfloat16." in text
+    assert "Numbers of any precision count as 16-bit ones, 2 bytes each" in text
     assert pairs.executable.plan.products == products
     told = [line for line in caplog.messages if title in line]
     assert bool(told) is not is_here

@@ -21,10 +21,12 @@ def text_report(
     parameters: Sequence[Parameter] = (),
     systems: int = 1,
     kernels: str = "",
+    precision: str = "",
 ) -> str:
     """Return the report: the model and its limit, a row per layer, and the difference between both.
 
-    Sharded parameters are listed, too. kernels: a sentence on their form.
+    Sharded parameters are listed, too. kernels: a sentence on their form. precision: types of
+    arithmetic and of stored values.
     """
     lines = [
         "Estimated Overall Performance",
@@ -37,6 +39,7 @@ def text_report(
         "",
         f" Replicas of the model: {replicas}. A row is one kernel over all replicas.",
         *([f" CS systems: {systems}. Rates are totals over all systems."] * (systems > 1)),
+        *([f" Precision: {precision}."] if precision else ()),
         *_paragraph(limit.total),
         *_paragraph(limit.rates),
         *_paragraph(limit.micro_batches),
