@@ -262,15 +262,28 @@ class _KerasStep:
                 return None
             # A copy, since Keras multiplies masks into it in place.
             weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
-            loss = model.keras.compute_loss(
+            loss = model.keras._compute_loss(  # which leaves `training` out if a class's own does
                 x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
             )
         if trains:
-            for variable, before in tensors[len(model.trained) :]:
-                new = scope.get_current_value(variable)
-                if new is not None and new is not before:
-                    before.copy_(new.detach())
+            self._assign(tensors, scope)
         return loss
+
+    def _assign(self, tensors: Sequence[tuple[Any, Any]], scope: keras.StatelessScope) -> None:
+        """Write the variables that layers have assigned.
+
+        Raises: UsageError for a trained one, which the update would change from its old value
+        """
+        for number, (variable, before) in enumerate(tensors):
+            new = scope.get_current_value(variable)
+            if new is None or new is before:
+                continue
+            if number < len(self._model.trained):
+                raise UsageError(
+                    f"variable {variable.path} is trained, and a layer assigns it in call(): use "
+                    "the changed value there without assign(), or give the layer a constraint"
+                )
+            before.copy_(new.detach())
 
     def traced(
         self, module: ModuleOp, wanted: Sequence[Ref], is_measured: bool, fit: FitTrace

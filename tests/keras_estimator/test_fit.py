@@ -131,6 +131,34 @@ def test_fit_takes_batches_as_keras_does(tmp_path, make, options):
         assert results[name] == pytest.approx(values, rel=1e-5), name
 
 
+class Distilled(keras.Sequential):
+    """A model whose loss has that of another model, by a signature without `training`."""
+
+    def __init__(self, layers, teacher):
+        super().__init__(layers)
+        self.teacher = teacher
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, allow_empty=False):
+        """The loss of the labels and the distance to the teacher."""
+        distance = keras.ops.mean(keras.ops.square(self.teacher(x, training=False) - y_pred))
+        return super().compute_loss(x, y, y_pred, sample_weight) + distance
+
+
+def test_a_loss_of_the_models_own_class_is_that_of_keras(tmp_path):
+    def build():
+        teacher = mlp()
+        teacher.trainable = False
+        seed(4)
+        return compiled(Distilled([keras.Input((20,)), L.Dense(CLASSES)], teacher))
+
+    model = build()
+    history = model.fit(X, Y, **SETTINGS, verbose=0).history
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
+    results = estimator.fit(X, Y, **SETTINGS).history
+    assert_equal_weights(estimator.keras_model, model)
+    assert results["loss"] == pytest.approx(history["loss"], rel=1e-5)
+
+
 def test_batches_that_change_between_epochs_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"^fit: Changing.on_epoch_end is not called, since each"):
         KerasModelToCerebrasEstimator(mlp, tmp_path).fit(Changing())

@@ -57,6 +57,15 @@ def branch(x):
     return x if ops.sum(x) > 0 else -x
 
 
+class Assigning(L.Dense):
+    """A layer that masks its kernel in place."""
+
+    def call(self, x):
+        """The features by the masked kernel."""
+        self.kernel.assign(self.kernel * 0.5)
+        return super().call(x)
+
+
 DRAWS = "it draws random numbers, and csrun draws the masks of dropout only: use"
 REFUSED = {
     rf"layer sequential/own: {HERE}:\d+: aten.i0.default: PyTorch": Own(bessel),
@@ -64,6 +73,7 @@ REFUSED = {
     rf"layer gaussian_noise: .*: {DRAWS}": L.GaussianNoise(0.1),
     "the Keras model draws numbers from numpy.random, and csrun calls it": Own(numpy_noise),
     "the Keras model draws numbers from random, and csrun calls it once": Own(python_noise),
+    "variable sequential/assigning/kernel is trained, and a layer assigns it in": Assigning(8),
     rf"{HERE}:\d+: .*the shape of its result depends on the data": Own(chosen_rows),
     rf"{HERE}:\d+: forward reads the value of a traced tensor": Own(branch),
 }
