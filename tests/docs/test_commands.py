@@ -53,12 +53,6 @@ CONVERT = {
 TRAINED = ("python run.py", "python run.py --mode eval")
 QUICK = {
     "docs/administration.md": Page(before=("cp $SITE cluster.yaml",)),
-    "docs/jobs.md": Page(
-        skipped={
-            "csctl": ELSEWHERE,
-            "csrun_wse --array 1-3 --set lr": "a user's script: tests/launch/array",
-        }
-    ),
     "docs/systems.md": Page(),
 }
 SLOW = {
@@ -72,6 +66,12 @@ SLOW = {
         },
     ),
     "docs/input.md": Page(),
+    "docs/jobs.md": Page(
+        skipped={
+            "csctl": ELSEWHERE,
+            "csrun_wse --array 1-3 --set lr": "a user's script: tests/launch/array",
+        }
+    ),
     "docs/model_dir.md": Page(
         before=TRAINED,
         skipped={

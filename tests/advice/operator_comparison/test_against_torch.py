@@ -111,6 +111,7 @@ def compared_again(folder: Path) -> OperatorComparison:
     return found
 
 
+@pytest.mark.slow  # test_first_difference.py has batches in parts, the test below PyTorch's side
 def test_a_job_with_batches_that_are_accumulated_in_parts(tmp_path: Path) -> None:
     found = compared(tmp_path, WSE, "micro", "accumulate", "clip")
     assert found.is_equal, found.difference

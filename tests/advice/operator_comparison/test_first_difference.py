@@ -141,11 +141,7 @@ def test_an_update_that_differs_is_found(train: Train) -> None:
     ("options", "tolerance"),
     [
         (["kernels=llvm"], Tolerance(8, of_largest=True)),
-        pytest.param(  # quick in test_against_torch.py
-            ["kernels=numpy", "micro_batch_size=4"],
-            Tolerance(8, of_largest=True),
-            marks=pytest.mark.slow,
-        ),
+        (["kernels=numpy", "micro_batch_size=4"], Tolerance(8, of_largest=True)),
         (["kernels=numpy", "precision=mixed_bfloat16"], Tolerance(4, of_largest=True)),
     ],
 )
