@@ -18,7 +18,7 @@ from csrun.executable.recorded_values import FOLDER, update_file, write_values
 
 BEFORE, AFTER = "update/before/", "update/after/"  # prefixes of the keys of values read and written
 WEIGHTS, GRADIENTS = "weights", "gradients"
-NUMBERS, CLIP = f"{BEFORE}numbers", f"{BEFORE}clip"
+NUMBERS, CLIP, SKIPPED = f"{BEFORE}numbers", f"{BEFORE}clip", f"{BEFORE}skipped"
 Update = Callable[[StepState], None]
 Views = Mapping[str, Array]
 
@@ -70,7 +70,8 @@ def described_updates(plan: Plan, trained: Collection[str]) -> tuple[RecordedVal
     """Return the plan's entries for the updates of these parameters."""
     if not trained:
         return ()
-    step = [RecordedValue(key, "", "update", combine=Combine.FIRST) for key in (NUMBERS, CLIP)]
+    keys = NUMBERS, CLIP, SKIPPED
+    step = [RecordedValue(key, "", "update", combine=Combine.FIRST) for key in keys]
     values = [each for each in _updated_values(plan) if each.key.split("/", 3)[3] in trained]
     return (*step, *(each.described for each in values))
 
@@ -104,7 +105,10 @@ class UpdateRecorder:
 
     def _write(self, group: int, update: Update, step: StepState) -> None:
         values = self._values[group]
-        found: dict[str, Array] = {CLIP: np.array(step.clip)}
+        found: dict[str, Array] = {
+            CLIP: np.array(step.clip),
+            SKIPPED: np.array(float(step.skipped)),
+        }
         if "numbers" in self._views:
             row = self._views["numbers"][step.index % MOST_STEPS]
             found[NUMBERS] = row[: self._count].copy()  # without the norm and the loss scale

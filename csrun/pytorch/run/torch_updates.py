@@ -11,7 +11,15 @@ import torch
 
 from csrun.advice.operator_comparison.step_values import StepValues
 from csrun.advice.operator_comparison.value_difference import AnyArray
-from csrun.executable.update_recorder import AFTER, BEFORE, CLIP, GRADIENTS, NUMBERS, WEIGHTS
+from csrun.executable.update_recorder import (
+    AFTER,
+    BEFORE,
+    CLIP,
+    GRADIENTS,
+    NUMBERS,
+    SKIPPED,
+    WEIGHTS,
+)
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.optimizers import Optimization
@@ -46,7 +54,7 @@ class TorchUpdates:
             weights = self._of(WEIGHTS, name)
             assert weights is not None, "its gradient is recorded, too"
             given, count = numbers.tolist(), counts[name]
-            earlier = self.step - 1 if count is None else int(given[count])
+            earlier = self._earlier if count is None else int(given[count])
             before = ParameterState(weights, gradient, state, earlier)
             after = plain_step(self.optimization, name, before, given)
             for region, value in after.items():
@@ -54,6 +62,12 @@ class TorchUpdates:
                 if key in self.found.numbers:
                     stored = value.T if stored_name(name) in self._transposed else value
                     yield self.found.numbers[key], stored.contiguous().numpy()
+
+    @property
+    def _earlier(self) -> int:
+        """Number of earlier steps that loss scaling has not skipped."""
+        skipped = self._read(SKIPPED)
+        return self.step - 1 - (0 if skipped is None else int(skipped))
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         """Gradients of the update by parameter, clipped by PyTorch if the script clips them."""
