@@ -16,26 +16,22 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import (
-    Edit,
-    EditResult,
-    Edits,
-    ParameterGradient,
-    StepEdits,
-)
+from csrun.pytorch.gradients.edits import EditResult, Edits, ParameterGradient, StepEdits
 from csrun.pytorch.gradients.gradient_calls import GradientCalls
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.reads import EditingLoop, GradientReads
 from csrun.pytorch.gradients.values import GradientValue, StepGradients
 from csrun.pytorch.record.recording import Recording
 from csrun.pytorch.step.mutation_counters import ParameterSets
-from csrun.pytorch.step.step_outputs import StepOutputs
+from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
 _HELD_BY_LISTS = 3  # a parameter's gradient: by a tuple and a list, and that argument
 _GRAD = attrgetter("grad")
+#: Returns a function of a step's that returns a parameter's gradient as `backward()` leaves it.
+FirstGradients = Callable[[StepOutputs], Callable[[str], torch.Tensor]]
 
 
 def edited_too_early() -> UsageError:
@@ -80,6 +76,8 @@ class Gradients:
         self.batches = 0  # whose gradients are accumulated and wait for optimizer.step()
         self.step: StepOutputs | None = None  # whose gradients exist
         self._are_read = self._was_none = False
+        self._first: FirstGradients | None = None  # of the last step, as in `_find`
+        self._find: FindGradients | None = None
 
     @property
     def reads(self) -> GradientReads:
@@ -144,11 +142,11 @@ class Gradients:
         self,
         names: Mapping[str, Any],
         step: StepOutputs,
-        first: Callable[[str], torch.Tensor] | None,
+        first: FirstGradients | None,
     ) -> None:
         """Create lazy gradients for these parameters, at `backward()`.
 
-        first: returns a parameter's gradient; None if it is accumulated over batches.
+        first: None if gradients are accumulated over batches.
         """
         if self._are_in_place():
             if self._was_none:
@@ -165,13 +163,16 @@ class Gradients:
         self._calls.begin(step)
         self.step = step
         if first is not None:
-            reads = self._calls.reads
-            step.gradients = StepGradients(
-                ref(step), first, self._made_edits, reads.norm_in, reads.number_in
-            )
+            if first is not self._first:
+                self._first, self._find = first, partial(self._find_gradients, first)
+            step.set_gradients(self._find)
 
-    def _made_edits(self) -> Sequence[Edit]:
-        return self._calls.edits.made
+    def _find_gradients(self, first: FirstGradients, step: StepOutputs) -> StepGradients:
+        """Return the gradients of a step, when the loop reads one."""
+        reads, calls = self._calls.reads, self._calls
+        return StepGradients(
+            ref(step), first(step), lambda: calls.edits.made, reads.norm_in, reads.number_in
+        )
 
     def _are_in_place(self) -> bool:
         """True if each parameter has its lazy gradient."""
@@ -318,8 +319,8 @@ class Gradients:
         self._calls.is_open, self.batches = False, 0
         assigned = {} if self._are_in_place() else self._assigned()
         kept, step = self._calls.edits.end(assigned), self.step
-        if step is not None and step.gradients is not None:
-            step.gradients.end(kept.all)
+        if step is not None:
+            step.edits = kept.all
         return kept
 
     def so_far(self) -> StepEdits:
@@ -353,8 +354,8 @@ class Gradients:
         is_cleared = len(assigned) == len(self._all) and not any(assigned.values())
         if self._calls.edits.are_written or (assigned and not is_cleared):
             raise edited_too_early()
-        if self.step is not None and self.step.gradients is not None:
-            self.step.gradients.end(self._calls.edits.made)
+        if self.step is not None:
+            self.step.edits = self._calls.edits.made
         self.batches = 0 if is_cleared else batches
 
     def _assigned(self) -> dict[str, EditResult | None]:

@@ -100,15 +100,13 @@ class EditHistory:
         return next((n for n in reversed(self.writes.get(what, ())) if n < before), -1)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class StepGradients:
     """Gradients of one step, through the edits that the loop makes.
 
-    Each step makes one, and few loops read it.
-
     step: refers to this object.
     first: returns a parameter's gradient as `backward()` has left it.
-    made: returns the edits so far.
+    made: returns the edits so far, until those of the step are known.
     norm_in: returns the edit of a step that computes the norm by which the wafer clips, and a
         function that returns the norm; None if there is none.
     number_in: returns an output of a step.
@@ -119,17 +117,13 @@ class StepGradients:
     made: Callable[[], Sequence[Edit]]
     norm_in: Callable[[StepOutputs], tuple[Edit, Callable[[], torch.Tensor]] | None]
     number_in: Callable[[StepOutputs, Slot], torch.Tensor]
-    _history: EditHistory | None = None
+    _history: EditHistory = field(default_factory=EditHistory)
 
     @property
     def _outputs(self) -> StepOutputs:
         outputs = self.step()
         assert outputs is not None, "the step is alive while its gradients are read"
         return outputs
-
-    def end(self, made: Sequence[Edit]) -> None:
-        """End the edits, at `optimizer.step()`."""
-        self.made = lambda: made
 
     def of_parameter(self, name: str) -> torch.Tensor:
         """Return a parameter's current gradient."""
@@ -172,11 +166,9 @@ class StepGradients:
 
     def _so_far(self) -> EditHistory:
         """Return the history with all edits that the loop has made."""
-        history = self._history
-        if history is None:
-            history = self._history = EditHistory()
-        history.take(self.made())
-        return history
+        edits = self._outputs.edits
+        self._history.take(self.made() if edits is None else edits)
+        return self._history
 
     def _after(self, history: EditHistory, edits: int, what: Target) -> torch.Tensor:
         """Return a value after this many edits, after repeating those that it needs."""

@@ -138,7 +138,7 @@ class RecordedGradients:
 
 
 def gradients_after(
-    outputs: StepOutputs, of_parameter: Callable[[str], torch.Tensor], readback: Reader
+    of_parameter: Callable[[str], torch.Tensor], readback: Reader, outputs: StepOutputs
 ) -> StepGradients:
     """Return the gradients of a finished recorded step without later edits."""
     return StepGradients(ref(outputs), of_parameter, tuple, lambda step: None, readback.read)

@@ -121,8 +121,8 @@ class RecordingLoop(LoopBase):
             gradients = recorded.gradients
             gradients.returned = ReturnedGradients(self.readback, variant, outputs)
             of_parameter = partial(gradients.of_parameter, graph.recording)
-            known = gradients_after(outputs, of_parameter, self.readback)
-            outputs.gradients = None if step.place else known
+            known = partial(gradients_after, of_parameter, self.readback)
+            outputs.set_gradients(None if step.place else known)
 
     def _begin_gradients(self) -> frozenset[str]:
         """Start `backward()` in a recorded step, whose gradients are PyTorch's own.
@@ -163,4 +163,4 @@ class RecordingLoop(LoopBase):
             recording = recorded.recording
             first = partial(recorded.gradients.of_parameter, recording)
             names, outputs = recording.first_gradients, step.outputs
-            self._gradients.begin(names, outputs, None if step.place else first)
+            self._gradients.begin(names, outputs, None if step.place else lambda _: first)

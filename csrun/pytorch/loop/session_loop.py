@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.gradients.deferred import FirstGradients
 from csrun.pytorch.gradients.edits import Edit, StepEdits
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.half_types import is_own_cast, may_cast
@@ -291,9 +292,14 @@ class SessionLoop(LoopSteps):
         if step.revalidation is not None:
             gradients.discard_lazy()
             step.revalidation.backward()
-        first = None if place else ReturnedGradients(self.readback, variant, step.outputs)
-        gradients.begin(names, step.outputs, first)
+        gradients.begin(names, step.outputs, None if place else self._returned_by(variant))
         step.status.enter(StepPhase.BACKWARD)
+
+    def _returned_by(self, variant: StepVariant) -> FirstGradients:
+        found = self._returned.get(variant)
+        if found is None:
+            found = self._returned[variant] = partial(ReturnedGradients, self.readback, variant)
+        return found
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:
         """Return the edit of a step that computes the norm by which all gradients are clipped."""

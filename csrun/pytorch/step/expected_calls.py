@@ -323,12 +323,12 @@ class Expected:
 
     def _gradients_of(self, given: list[Any]) -> tuple[bool, ...]:
         """Return `gradients_of` arguments that match its operands."""
-        values = [given[number] for number in self._values]
+        values = [given[number] for number in self._value_places]
         with torch._C.DisableTorchFunctionSubclass():  # calls of LazyTensor take much longer
             return (torch.is_grad_enabled(), *map(_REQUIRES_GRAD, values))
 
     @cached_property
-    def _values(self) -> list[int]:
+    def _value_places(self) -> list[int]:
         """Indices of the operands that are values of the step."""
         slots = ((n, x) for n, x in enumerate(self.operands) if type(x) is Slot)
         return [number for number, slot in slots if not slot.is_argument]

@@ -76,7 +76,7 @@ class StepOutputs:
     others: tokens of all its values except loss and batch.
     recorded: traced tensors of a step that began on tokens and is recorded after all.
     norm_edit: returns the edit of its gradients that computes their norm, or None.
-    gradients: its gradients as they are read; None if they are the sum of several batches.
+    edits: the loop's edits of its gradients, once all are known.
     gradients_read: number of their values that were read.
     """
 
@@ -93,8 +93,21 @@ class StepOutputs:
     others: "tuple[ReferenceType[Any], ...]" = field(default=(), init=False)
     recorded: Mapping[Slot, TracedTensor] | None = field(default=None, init=False)
     norm_edit: Callable[[], Any] | None = field(default=None, init=False)
-    gradients: "ReadGradients | None" = field(default=None, init=False)
+    edits: Sequence[Any] | None = field(default=None, init=False)
+    _find_gradients: "FindGradients | None" = field(default=None, init=False)
+    _gradients: "ReadGradients | None" = field(default=None, init=False)
     gradients_read: int = field(default=0, init=False)
+
+    def set_gradients(self, find: "FindGradients | None") -> None:
+        """Set a function that returns its gradients; None if they are a sum over batches."""
+        self._find_gradients, self._gradients = find, None
+
+    @property
+    def gradients(self) -> "ReadGradients | None":
+        """Its gradients as they are read; None if they are the sum of several batches."""
+        if self._gradients is None and self._find_gradients is not None:
+            self._gradients = self._find_gradients(self)
+        return self._gradients
 
     def request(self, values: Iterable[Ref]) -> None:
         """Note that these values are read."""
@@ -143,8 +156,8 @@ class ReadGradients(Protocol):
     def of_edit(self, edit: Any, leaf: int, /) -> torch.Tensor:
         """Return a result of an edit as it is now."""
 
-    def end(self, made: Sequence[Any], /) -> None:
-        """End the edits, at `optimizer.step()`."""
+
+FindGradients = Callable[[StepOutputs], ReadGradients]
 
 
 class Deferred(Protocol):
