@@ -76,8 +76,6 @@ class Gradients:
         self.batches = 0  # whose gradients are accumulated and wait for optimizer.step()
         self.step: StepOutputs | None = None  # whose gradients exist
         self._are_read = self._was_none = False
-        self._first: FirstGradients | None = None  # of the last step, as in `_find`
-        self._find: FindGradients | None = None
 
     @property
     def reads(self) -> GradientReads:
@@ -142,11 +140,11 @@ class Gradients:
         self,
         names: Mapping[str, Any],
         step: StepOutputs,
-        first: FirstGradients | None,
+        find: FindGradients | None,
     ) -> None:
         """Create lazy gradients for these parameters, at `backward()`.
 
-        first: None if gradients are accumulated over batches.
+        find: as `finder` returns it; None if gradients are accumulated over batches.
         """
         if self._are_in_place():
             if self._was_none:
@@ -162,13 +160,14 @@ class Gradients:
         self.zeroed.clear()
         self._calls.begin(step)
         self.step = step
-        if first is not None:
-            if first is not self._first:
-                self._first, self._find = first, partial(self._find_gradients, first)
-            step.set_gradients(self._find)
+        if find is not None:
+            step.set_gradients(find)
+
+    def finder(self, first: FirstGradients) -> FindGradients:
+        """Return a function that returns the gradients of a step, when the loop reads one."""
+        return partial(self._find_gradients, first)
 
     def _find_gradients(self, first: FirstGradients, step: StepOutputs) -> StepGradients:
-        """Return the gradients of a step, when the loop reads one."""
         reads, calls = self._calls.reads, self._calls
         return StepGradients(
             ref(step), first(step), lambda: calls.edits.made, reads.norm_in, reads.number_in

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from csrun.pytorch.gradients.deferred import FirstGradients, Gradients
+from csrun.pytorch.gradients.deferred import Gradients
 from csrun.pytorch.gradients.edits import Edit
 from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
@@ -25,7 +25,7 @@ from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
-from csrun.pytorch.step.step_outputs import StepOutputs
+from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.tokens import LazyTensor
 from csrun.pytorch.step.variant import StepVariant
@@ -77,7 +77,7 @@ class LoopBase:
         self._gradients = Gradients(
             self, model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
         )
-        self._returned: dict[StepVariant, FirstGradients] = {}  # by the programs of variants
+        self._finders: dict[StepVariant, FindGradients] = {}
         self.scaled_loss = ScaledLoss(run, optimization)
         self._accumulation = GradientAccumulation(model, optimization, self._gradients)
         self.readback = Readback(self, run)

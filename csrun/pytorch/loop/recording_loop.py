@@ -163,4 +163,5 @@ class RecordingLoop(LoopBase):
             recording = recorded.recording
             first = partial(recorded.gradients.of_parameter, recording)
             names, outputs = recording.first_gradients, step.outputs
-            self._gradients.begin(names, outputs, None if step.place else lambda _: first)
+            find = None if step.place else self._gradients.finder(lambda _: first)
+            self._gradients.begin(names, outputs, find)

@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.gradients.deferred import FirstGradients
 from csrun.pytorch.gradients.edits import Edit, StepEdits
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.half_types import is_own_cast, may_cast
@@ -24,7 +23,7 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.ctc_loss import is_ctc_loss, with_padded_targets
 from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
-from csrun.pytorch.step.step_outputs import StepOutputs
+from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
 from csrun.pytorch.step.tokens import LazyTensor, Token, has_values_of_steps, token_of
 from csrun.pytorch.step.variant import StepVariant
@@ -292,13 +291,15 @@ class SessionLoop(LoopSteps):
         if step.revalidation is not None:
             gradients.discard_lazy()
             step.revalidation.backward()
-        gradients.begin(names, step.outputs, None if place else self._returned_by(variant))
+        gradients.begin(names, step.outputs, None if place else self._finder_of(variant))
         step.status.enter(StepPhase.BACKWARD)
 
-    def _returned_by(self, variant: StepVariant) -> FirstGradients:
-        found = self._returned.get(variant)
+    def _finder_of(self, variant: StepVariant) -> FindGradients:
+        """Return the function that returns gradients of a variant's steps."""
+        found = self._finders.get(variant)
         if found is None:
-            found = self._returned[variant] = partial(ReturnedGradients, self.readback, variant)
+            first = partial(ReturnedGradients, self.readback, variant)
+            found = self._finders[variant] = self._gradients.finder(first)
         return found
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:

@@ -104,8 +104,9 @@ class RecordedBackward:
                 f"{user_line()}: backward() needs a scalar, got a tensor of shape "
                 f"{list(loss.shape)}: take its mean or sum"
             )
-        parameters = self._recorder.parameters
-        self._zeros = {name: parameters[name] for name in self.require_cleared()}
+        cleared, parameters = set(self.require_cleared()), self._recorder.parameters
+        # in the parameters' order: a set's may differ when the step is compared again
+        self._zeros = {name: x for name, x in parameters.items() if name in cleared}
         self._refuse_uncleared()
         self._loss, self.line = self._recorder.traced(loss).held, user_line()
         self.forward_end = len(self._recorder.operators)
