@@ -110,11 +110,6 @@ def in_16_bits(script, step, x, y):
         plain(script, step, x, y)
 
 
-def steps_with_a_closure(script, step, x, y):
-    script.loss(x, y).backward()
-    script.optimizer.step(lambda: 1.0)
-
-
 def loads_the_optimizer(script, step, x, y):
     if step:
         script.optimizer.load_state_dict({})
@@ -183,7 +178,6 @@ def edits_by_a_value(script, step, x, y):
 IN_LOOP = {
     "autocast in a float32 run": in_16_bits,
     "betas, eps, momentum that the loop changes": changes_momentum,
-    "`optimizer.step(closure)` of one with a rule": steps_with_a_closure,
     "`load_state_dict` of the optimizer between steps": loads_the_optimizer,
     "two `backward()` for a batch": two_backwards,
     "`torch.autograd.grad` in the loop": gradients_of_the_loop,

@@ -1,7 +1,5 @@
 """Errors for calls of a loop that come in the wrong order."""
 
-from typing import Any
-
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.order import PassOrders
@@ -52,16 +50,11 @@ def require_followed(step: LoopStep, accumulates: bool) -> None:
         )
 
 
-def step_of(step: LoopStep | None, closure: Any) -> LoopStep:
+def step_of(step: LoopStep | None) -> LoopStep:
     """Return the step whose optimizer.step() is called.
 
     Raises: UsageError if there is none
     """
-    if closure is not None:
-        raise UsageError(
-            f"{user_line()}: optimizer.step() takes no closure in a Session: call loss.backward() "
-            "before it"
-        )
     if step is None or step.status.is_over:
         raise UsageError(
             f"{user_line()}: optimizer.step() must be called once for each batch, "

@@ -78,13 +78,12 @@ class Patches:
         zero_grad, state_dict = optimizer.zero_grad, optimizer.state_dict
         load_own_state, add_own_group = optimizer.load_state_dict, optimizer.add_param_group
 
-        def step(own: Any, *args: Any, **kwargs: Any) -> None:
+        def step(own: Any, *args: Any, **kwargs: Any) -> Any:
             own._opt_called = True  # which schedulers check
             if not has_step_hooks(own):
-                loop.optimizer_step(*args, **kwargs)
-                return
+                return loop.optimizer_step(*args, **kwargs)
             with step_hooks(own, args, kwargs) as (args, kwargs):
-                loop.optimizer_step(*args[1:], **kwargs)
+                return loop.optimizer_step(*args[1:], **kwargs)
 
         def zero(_: Any, set_to_none: bool = True) -> None:
             loop.zero_grad(zero_grad, set_to_none)

@@ -34,17 +34,25 @@ log = logging.getLogger("csrun")
 class SessionLoop(LoopSteps):
     """A loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens."""
 
-    def optimizer_step(self, closure: Any = None) -> None:
-        """Handle the loop's call of `optimizer.step()`."""
+    def optimizer_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Handle the loop's call of `optimizer.step()`; return the closure's result."""
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        self._update()
+        return result
+
+    def _update(self) -> None:
         optimization = self._optimization
         assert optimization is not None, "taken over of a training"
         self._run.updates += 1
-        if self._step is None and closure is None and (left := self._accumulation.take_left()):
+        if self._step is None and (left := self._accumulation.take_left()):
             self._take_groups()
             self._queue(left, optimization.numbers(_updated_in(left)), QueuedWork.UPDATE)
             optimization.count(_updated_in(left), self._run.flush)
             return
-        step = call_order.step_of(self._step, closure)
+        step = call_order.step_of(self._step)
         recorded = step.recorded
         if optimization.has_new_groups:
             self._take_groups()
