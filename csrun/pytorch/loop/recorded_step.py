@@ -1,7 +1,7 @@
 """A step of the loop that is recorded, from its batch to its end."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -158,6 +158,10 @@ class RecordedStep:
             made = tuple(self._recorder.draws.made[drawn:])
             self.calls.note(MODEL, operands, results, how, gradients, spec, draws=made)
         return results
+
+    def within(self, scope: str | None) -> AbstractContextManager[None]:
+        """Return a context manager in a module that the loop calls by itself."""
+        return self._recorder.scopes.within(scope)
 
     def backward(self, token: LazyTensor) -> bool:
         """Call backward() on the traced tensor of a token; False if it belongs to another step."""

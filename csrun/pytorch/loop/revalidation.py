@@ -145,7 +145,7 @@ class Revalidation:
 
     def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Repeat a call of the loop that step 1 made."""
-        with self._recording():
+        with self._recording(), self._recorder.scopes.within(expected.scope):
             self._take_arguments(expected, leaves_of(args, kwargs))
             own, options = tree_map(self._value, (args, dict(kwargs)))
             run = self._recorder.call_model if expected.name == MODEL else call_for_user

@@ -40,7 +40,10 @@ class TracedTokens:
         args, kwargs = self.of((made.args, made.kwargs))
         if made.random_state is not None:
             torch.set_rng_state(made.random_state)
-        with torch.set_grad_enabled(made.has_gradients):
+        with (
+            torch.set_grad_enabled(made.has_gradients),
+            self._recorded.within(made.expected.scope),
+        ):
             if made.is_of_model:
                 found = self._recorded.call(made.func, args, kwargs, *self._state())
             else:

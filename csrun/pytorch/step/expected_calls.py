@@ -75,6 +75,7 @@ class Call:
     differentiable: results that have gradients.
     writes: it writes its first argument.
     draws: random numbers that forward draws.
+    scope: module that the loop calls, if it calls modules of the model by themselves.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Call:
     differentiable: tuple[Any, ...] = ()
     writes: bool = False
     draws: tuple[Draw, ...] = ()
+    scope: str | None = None
 
     @cached_property
     def made(self) -> tuple[str, tuple[Ref, ...]]:
@@ -258,7 +260,8 @@ class Calls(TorchFunctionMode):
         if traced := [r for r in tree_leaves(results) if isinstance(r, TracedTensor)]:
             followed = tuple(r.value for r in traced if r.requires_grad)
             refs = tree_map(self._ref, results)
-            call = Call(name, operands, refs, how, spec, gradients, followed, writes, draws)
+            scope = self._recorder.scopes.module
+            call = Call(name, operands, refs, how, spec, gradients, followed, writes, draws, scope)
             self.found.append(call)
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
@@ -288,7 +291,7 @@ class Expected:
     """A call that each step makes. operands: a Slot for each value of the step.
 
     gradients: `gradients_of` its arguments; None in an evaluation.
-    draws: as in `Call`.
+    draws, scope: as in `Call`.
     """
 
     name: str
@@ -299,6 +302,7 @@ class Expected:
     spec: TreeSpec | None = None
     gradients: tuple[bool, ...] | None = None
     draws: tuple[Draw, ...] = ()
+    scope: str | None = None
 
     @cached_property
     def takes_script_tensors(self) -> bool:

@@ -110,9 +110,8 @@ class LoopShape:
         results = self._with_slots(call.results)
         is_one = isinstance(results, Slot)
         gradients = call.gradients if self._recording.loss else None
-        return Expected(
-            call.name, operands, results, call.how, is_one, call.spec, gradients, call.draws
-        )
+        how, spec, draws, scope = call.how, call.spec, call.draws, call.scope
+        return Expected(call.name, operands, results, how, is_one, spec, gradients, draws, scope)
 
     def _operand(self, value: Ref) -> Any:
         return self._slots.get(value) or self._arguments.get(value, value)

@@ -218,3 +218,18 @@ def test_a_frozen_layers_gradient_of_zeros_is_that_of_step_1(tmp_path):
         return losses
 
     beside(loop, tmp_path, settings={"save_checkpoints_steps": 5})
+
+
+def test_layers_that_the_loop_calls_by_themselves_are_compared_as_such(tmp_path):
+    def loop(kit):
+        losses, (first, *rest) = [], kit.model
+        for _ in range(2):
+            for x, y in kit.train:
+                kit.model.number = len(losses)  # not read, so that some steps are compared
+                values = first(x)
+                for layer in rest:
+                    values = layer(values)
+                losses.append(kit.update(kit.criterion(values, y)))
+        return losses
+
+    beside(loop, tmp_path, settings={"save_checkpoints_steps": 5})
