@@ -51,7 +51,8 @@ class UpdatingLoop(SessionLoop):
                 "that has no rule in csrun, updates in the precision of the step: leave precision "
                 f"{self._run.run.config.precision} out"
             )
-        self._uncleared: set[int] = set()  # parameters with a gradient of an earlier step
+        self._earlier: list[tuple[torch.Tensor, torch.Tensor]] = []  # gradients during backward()
+        self._uncleared: set[int] = set()  # parameters whose gradient was added to an earlier one
 
     @property
     def _open_step(self) -> UpdatingStep | None:
@@ -59,6 +60,12 @@ class UpdatingLoop(SessionLoop):
         if step is None or step.status.is_over or not isinstance(step.recorded, UpdatingStep):
             return None
         return step.recorded
+
+    def _record(self, *given: Any, **options: Any) -> RecordedStep:
+        recorded = super()._record(*given, **options)
+        assert isinstance(recorded, UpdatingStep), "of this loop"
+        recorded.after_backward(self._end_gradients)
+        return recorded
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorded, leaves = self._open_step, leaves_of(args, kwargs)
@@ -166,14 +173,26 @@ class UpdatingLoop(SessionLoop):
     def _begin_gradients(self) -> frozenset[str]:
         recorded = self._open_step
         with torch._C.DisableTorchFunction():
-            others = [p for p in self._trainable if _is_of_other(p.grad, recorded)]
-            for parameter in others:  # the sum is not used, and no optimizer may use it
+            if self._uncleared:  # the loop may have set some to None
+                self._uncleared &= {id(p) for p in self._trainable if p.grad is not None}
+            found = ((p, p.grad) for p in self._trainable)
+            self._earlier = [(p, grad) for p, grad in found if _is_of_other(grad, recorded)]
+            for parameter, _ in self._earlier:
                 parameter.grad = None
-        self._uncleared.update(map(id, others))
         assert self._step is not None, "of a recorded step"
         if self._step.status.phase is not StepPhase.BACKWARD:
             self._step.status.enter(StepPhase.BACKWARD)
         return frozenset()
+
+    def _end_gradients(self) -> None:
+        """Restore gradients of earlier steps to which backward() has added nothing."""
+        with torch._C.DisableTorchFunction():
+            for parameter, gradient in self._earlier:
+                if parameter.grad is None:
+                    parameter.grad = gradient
+                else:  # the sum is not used, and no optimizer may use it
+                    self._uncleared.add(id(parameter))
+        self._earlier.clear()
 
     def _leave_step(self) -> None:
         recorded, step = self._open_step, self._step

@@ -1,6 +1,6 @@
 """A recorded step that computes its own updates: those of several optimizers, in any order."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,10 @@ class UpdatingStep(RecordedStep):
             recorder.is_in_update = False
             recorder.updates.append(slice(begin, len(recorder.operators)))
             self.calls.depth -= 1
+
+    def after_backward(self, call: Callable[[], None]) -> None:
+        """Set a function that is called after each backward()."""
+        self._recorder.backward.end_one_of_many = call
 
     def take_states(self) -> None:
         """Compute with the states that an optimizer has got in this step."""

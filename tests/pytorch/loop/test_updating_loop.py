@@ -229,3 +229,22 @@ def test_several_models_are_not_evaluated_together(tmp_path):
     pair.session(tmp_path)
     with pytest.raises(UsageError, match='several models need mode="train"'):
         cbtorch.Session(pair.models, mode="eval")
+
+
+def test_gradients_may_be_set_to_none_by_the_loop(tmp_path):
+    def loop(pair):
+        losses = []
+        for (x,) in pair.train:
+            for turn, model in enumerate((pair.d, pair.g)):
+                others = pair.g if turn == 0 else pair.d
+                others.requires_grad_(False)
+                loss = pair.d(pair.g(pair.noise())).square().mean() + pair.d(x).mean()
+                for parameter in model.parameters():  # as a wrapper's zero_grad() does
+                    parameter.grad = None
+                loss.backward()
+                pair.optimizers[turn].step()
+                others.requires_grad_(True)
+                losses.append(loss.detach())
+        return losses
+
+    beside(loop, tmp_path)
