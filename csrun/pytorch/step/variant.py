@@ -137,8 +137,7 @@ class Batches:
     def may_feed(self, variant: "StepVariant") -> bool:
         """True if a variant can use the batches that are made now."""
         assert self.fed is not None, "they are made"
-        whole = self.fed.plan.inputs
-        return variant.rows < whole[0].shape[0] or are_first_rows(variant.inputs, whole)
+        return are_first_rows(variant.inputs, self.fed.plan.inputs)
 
     def whole(self, variant: "StepVariant") -> "StepVariant":
         """Return the variant with the most samples that can share its batches with this one."""
