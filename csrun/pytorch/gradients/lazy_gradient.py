@@ -82,10 +82,12 @@ class Gradient(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return call_for_user(func, args, kwargs or {})
         if name == "__set__":
+            if func == _SET_DATA and args[0] is args[1]:
+                return None
             raise not_returned()
-        if name in _NO_EDITS:
-            return args[0]
         kwargs = kwargs or {}
+        if name in _NO_EDITS or _is_own_type(name, args, kwargs):
+            return args[0]
         if name in _READS:
             return _read(func, name, args, kwargs)
         if name == "__iter__":
@@ -102,7 +104,22 @@ class Gradient(torch.Tensor):
         raise not_returned()
 
 
-_DATA = torch.Tensor.data.__get__
+_DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__
+_CASTS = {"cpu": None, "float": torch.float32, "double": torch.float64}
+
+
+def _is_own_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for a call that moves or casts a gradient to its own device and type, as `model.to`
+    does.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        if name in _CASTS and len(args) == 1 and not kwargs:
+            return _CASTS[name] in (None, args[0].dtype)
+        if name != "to" or kwargs.get("copy"):
+            return False
+        own = (args[0].dtype, args[0].device, _CPU, "cpu", None, False)
+        given = (*args[1:], *(v for key, v in kwargs.items() if key != "non_blocking"))
+        return all(any(type(each) is type(x) and each == x for x in own) for each in given)
 
 
 def _read(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -80,6 +80,8 @@ class UserState:
 
         Raises: UsageError within a step, whose gradients belong to the weights before
         """
+        if self._evaluates:
+            self._loop.end_step()
         step = self._loop.step
         if step is not None and not step.status.is_over:
             raise UsageError(
@@ -99,21 +101,34 @@ class UserState:
     def copy_back(self) -> None:
         """Copy the store's values to the user's objects.
 
-        This ends an evaluation of a batch without a loader.
+        This ends an evaluation of a batch without a loader, and one that is recorded.
 
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
         step = self._loop.step
         is_recorded = step is not None and not self.is_in_store
-        if step is not None and step.batches.is_pushed and not self._model.training:
+        is_early = is_recorded and not self._run.users.are_current
+        is_pushed = step is not None and step.batches.is_pushed
+        if self._evaluates and (is_pushed or is_early):
             self._loop.end_step()
-        elif is_recorded and not self._run.users.are_current:
+        elif is_early:
             raise UsageError(
                 f"{user_line()}: the state of the model or optimizer is read between the model's "
                 "call and optimizer.step(): read it after optimizer.step()"
             )
         self._run.flush()
         self._run.copy_back()
+
+    @property
+    def _evaluates(self) -> bool:
+        """True in a step of an evaluation.
+
+        It may be the last one of its pass: a loop that counts batches does not ask for another one.
+        """
+        step = self._loop.step
+        if step is None or self._model.training or step.has_gradients:
+            return False
+        return step.batches.is_pushed or step.variant is None or not step.trains
 
     def set_counters(self) -> None:
         """Set the model's integer buffers to their values at this line of the script.

@@ -132,15 +132,19 @@ class WeightGuard(TorchDispatchMode):
         self._has_begun = True
         self._learn()
 
-    def _set_data(self, parameter: torch.nn.Parameter, set_it: Callable[[], None]) -> None:
+    def _set_data(
+        self, parameter: torch.nn.Parameter, value: torch.Tensor, set_it: Callable[[], None]
+    ) -> None:
         """Handle an assignment to `parameter.data`, a write that may change the Parameter's memory.
 
-        Holders of the earlier memory see the store's values there.
+        `model.to("cpu")` assigns each Parameter to its own data, which changes nothing. Holders of
+        the earlier memory see the store's values there.
 
         Raises: UsageError within a step, for another shape, or for the memory of another Parameter
         """
         places = [i for i, known in enumerate(self._tensors) if known is parameter]
-        if not self._has_begun or not places or not is_users_call(3):
+        is_write = not _is_same_view(parameter, value)
+        if not (self._has_begun and places and is_write and is_users_call(3)):
             set_it()
             return
         was, before = _kind_of(parameter), address(parameter)
@@ -232,6 +236,13 @@ def _replaced(name: str) -> UsageError:
         "Session's block (load_state_dict(assign=True), a new Parameter, another shape, the memory "
         "of another one), and the run's store does not see it: write into it, as with p.copy_(...)"
     )
+
+
+def _is_same_view(parameter: torch.Tensor, value: torch.Tensor) -> bool:
+    """True if a value has the memory of a parameter, and the same numbers in it."""
+    with torch._C.DisableTorchFunction():
+        is_alike = _kind_of(value) == _kind_of(parameter) and value.stride() == parameter.stride()
+        return is_alike and _MEMORY(value) == _MEMORY(parameter)
 
 
 def _kind_of(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ class ParameterSets:
     None.
 
     sees_all: whether all of the model's parameters are instances of nn.Parameter.
-    set_data: called with a Parameter and a function that sets its `data`.
+    set_data: called with a Parameter, its new `data` and a function that sets it.
     """
 
     def __init__(self, model: torch.nn.Module, set_data: Callable[..., None]) -> None:
@@ -53,7 +53,7 @@ class ParameterSets:
         def count(parameter: Any, *given: Any, **options: Any) -> Any:
             self.count += 1
             if given[:1] == ("data",) and len(given) == 2:
-                return self._set_data(parameter, partial(own, parameter, *given))
+                return self._set_data(parameter, given[1], partial(own, parameter, *given))
             return own(parameter, *given, **options)
 
         return count

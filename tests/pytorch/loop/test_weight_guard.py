@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_loops import Kit  # noqa: E402
+from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import parameters_to_vector, vector_to_parameters  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
@@ -423,3 +423,77 @@ def test_a_layer_that_is_called_beside_the_model_is_refused(tmp_path):
             script.criterion(script.model(x), y).item()
             if step == 5:
                 script.model[0](x).sum().item()
+
+
+def test_moving_a_model_to_its_own_device_writes_nothing(tmp_path):
+    def loop(kit):
+        losses = []
+        for step, (x, y) in enumerate(kit.train):
+            kit.model.to("cpu")  # amid a step, as wrappers do at an end of a pass or in forward
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.model.cpu().double()  # which also moves the gradients
+            kit.optimizer.step()
+            if step % 2:
+                kit.model.to("cpu", torch.float64)
+            losses.append(loss.detach())
+        return losses
+
+    beside(loop, tmp_path)
+
+
+def test_a_weight_that_gets_another_ones_numbers_in_its_memory_is_written(tmp_path):
+    def loop(kit):
+        losses = []
+        for x, y in kit.train:
+            losses.append(kit.update(kit.criterion(kit.model(x), y)))
+            weight = kit.model[0].weight
+            weight.data = weight.data.flip(0)
+        return losses
+
+    beside(loop, tmp_path)
+
+
+def test_weights_are_read_and_written_after_a_pass_that_is_not_read_to_its_end(tmp_path):
+    def loop(kit):
+        found = []
+        for _ in range(6):
+            kit.model.train()
+            for x, y in kit.train:
+                kit.update(kit.criterion(kit.model(x), y))
+            kit.model.eval()
+            passing, batches = iter(kit.val), len(kit.val)
+            with torch.no_grad():
+                for _ in range(batches):  # as wrappers count them
+                    x, y = next(passing)
+                    found.append(kit.criterion(kit.model(x), y))
+            found.append(kit.model.state_dict()["0.weight"].norm().item())
+            with torch.no_grad():
+                kit.model[0].weight.mul_(0.9)
+        return found
+
+    beside(loop, tmp_path)
+
+
+def test_an_average_is_evaluated_on_a_loader_with_a_short_last_batch(tmp_path):
+    def loop(kit):
+        average, found = AveragedModel(kit.model), []
+        for _ in range(2):
+            kit.model.train()
+            for x, y in kit.train:
+                kit.update(kit.criterion(kit.model(x), y))
+                average.update_parameters(kit.model)
+            for model in (kit.model, average):
+                model.eval()
+                with torch.no_grad():
+                    for x, y in kit.val:
+                        found.append(kit.criterion(model(x), y).item())
+        return found
+
+    class Short(Kit):
+        def __init__(self):
+            super().__init__()
+            self.val = DataLoader(self.val.dataset, 8)  # 8, 8 and 4 samples
+
+    beside(loop, tmp_path, kit=Short)
