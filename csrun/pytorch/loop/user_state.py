@@ -126,9 +126,12 @@ class UserState:
         It may be the last one of its pass: a loop that counts batches does not ask for another one.
         """
         step = self._loop.step
-        if step is None or self._model.training or step.has_gradients:
+        if step is None or step.has_gradients:
             return False
-        return step.batches.is_pushed or step.variant is None or not step.trains
+        is_pushed, is_known = step.batches.is_pushed, step.variant is not None
+        if is_known and not is_pushed:
+            return not step.trains
+        return not self._model.training
 
     def set_counters(self) -> None:
         """Set the model's integer buffers to their values at this line of the script.
