@@ -167,8 +167,10 @@ class RecordedBackward:
             self._zeros[name] = parameter
 
     def _refuse_foreign(self) -> None:
-        """Raises: CaptureError for a gradient of a tensor outside the model"""
+        """Raises: CaptureError for a gradient of a tensor outside the model and forward"""
         for tensor, leaf in self._recorder.plain.constants():
+            if self._recorder.fresh.has(tensor):
+                continue
             if tensor.is_leaf and isinstance(tensor.grad, TracedTensor):
                 tensor.grad = None
                 raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")

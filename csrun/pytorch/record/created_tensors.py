@@ -95,6 +95,10 @@ class CreatedTensors:
                 of.tensor.data.fill_(_placeholder_value(of.tensor.dtype))
         return True
 
+    def has(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor that forward has created, and for a view of one."""
+        return self._find(tensor) is not None
+
     def is_taken(self, tensor: torch.Tensor) -> bool:
         """True if a plain tensor stands for a traced one."""
         if not self.has_taken or isinstance(tensor, TracedTensor):

@@ -224,14 +224,16 @@ class GraphRecorder:
             if entry.source is LeafSource.CONSTANT:
                 return self.plain.buffer(tensor, entry.name)
             return self.add_leaf(tensor, entry.source, entry.name, f"{entry.source} {entry.name}")
-        if tensor.requires_grad and torch.is_grad_enabled() and not self._is_input(tensor):
+        if tensor.requires_grad and torch.is_grad_enabled() and not self._may_require_grad(tensor):
             raise self.refusal(NOT_IN_MODEL)
         return self.plain.traced(tensor)
 
-    def _is_input(self, tensor: torch.Tensor) -> bool:
-        """True for a tensor of the script that a recorded step may differentiate with respect
-        to.
+    def _may_require_grad(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor that forward has created, whose gradient ends with the step, and for a
+        tensor of the script that a recorded step may differentiate with respect to.
         """
+        if self.fresh.has(tensor):
+            return True
         if not self.has_updates or isinstance(tensor, torch.nn.Parameter):
             return False
         self.plain.note_varying(tensor)

@@ -42,6 +42,20 @@ class Experts(nn.Module):
         return self.last(out)
 
 
+class Combined(nn.Module):
+    """Rows of an expert are added to zeros that require a gradient, as in moe.py of D. Rau."""
+
+    def __init__(self):
+        super().__init__()
+        self.expert, self.last = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        zeros = torch.zeros(len(x), 5, dtype=x.dtype, requires_grad=True)
+        rows = torch.arange(0, len(x), 2)
+        scale = nn.Parameter(torch.full((5,), 2.0, dtype=x.dtype))
+        return self.last(zeros.index_add(0, rows, self.expert(x)[rows]) * scale)
+
+
 def two_passes(kit):
     return [*kit.train_once(), *kit.train_once()]
 
@@ -61,6 +75,11 @@ def test_experts_are_chosen_by_weights(tmp_path):
     beside(two_passes, tmp_path, Experts("weights"))
     (cause,) = causes(tmp_path)
     assert WEIGHTS in cause
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_tensor_that_forward_creates_may_require_a_gradient(tmp_path, fast):
+    beside(two_passes, tmp_path, Combined(), settings={"fast": fast})
 
 
 def test_a_loss_of_what_a_mask_leaves(tmp_path):
