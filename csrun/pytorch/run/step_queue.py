@@ -111,7 +111,9 @@ class StepQueue(RunPrograms):
             batches.next = first
             has_begun = batches.fed is not None
             for step in steps[:count]:
-                variant.wanted.update(step.outputs.wanted())
+                variant.wanted.update(wanted := step.outputs.wanted())
+                if not all(ref in variant.outputs for ref in wanted):  # it is compiled again
+                    variant.wanted.update(step.outputs.small_in_hand())
             program = self._program(variant)
             if steps[0].inputs is not None:
                 push_batch(program, steps[0])

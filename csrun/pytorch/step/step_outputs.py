@@ -12,6 +12,7 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.step_status import StepStatus
 
+_FEW = 64  # numbers of a value, such as a loss of each sample
 NORM = Ref(-1)  # of a step's gradients before clipping; not an output of the program
 
 
@@ -124,6 +125,12 @@ class StepOutputs:
                 places = (p for p in computation.own_places() if p.step is self)
                 found.update((p.slot.value, None) for p in places if not p.slot.comes_with_step)
         return found
+
+    def small_in_hand(self) -> dict[Ref, None]:
+        """Return the values with few numbers whose tokens the loop holds, and may read next."""
+        tokens = (token for each in self.others if (token := each()) is not None)
+        slots = (token.slot for token in tokens)
+        return {x.value: None for x in slots if x.is_output and x.meta.numel() <= _FEW}
 
     def has_only_requested(self, outputs: Collection[Ref]) -> bool:
         """True if only these values may be read of it later."""

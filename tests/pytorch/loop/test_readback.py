@@ -42,6 +42,25 @@ def test_the_lines_that_wait_for_steps_are_counted(tmp_path, caplog):
     assert f"The loop waited {count} times for values of steps, at {line}" in caplog.text
 
 
+def reading_two_terms_late(kit):
+    """The terms of the loss are first read in step 5, after its update, as in yunjey's VAE."""
+    found = []
+    for step, (x, y) in enumerate(kit.train):
+        out = kit.model(x)
+        fit, penalty = kit.criterion(out, y), out.square().mean()
+        loss = fit + 0.1 * penalty
+        kit.optimizer.zero_grad()
+        loss.backward()
+        kit.optimizer.step()
+        if step >= 4:
+            found += [fit.item(), penalty.item()]
+    return found
+
+
+def test_several_values_are_first_read_after_the_update(tmp_path):
+    beside(reading_two_terms_late, tmp_path)
+
+
 class Views(nn.Linear):
     """Returns a view of its weight, too."""
 
