@@ -18,6 +18,7 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.composite import CompositeOp
 from csrun.pytorch.record.ctc_loss import record_ctc_loss
 from csrun.pytorch.record.function_rewrites import COMPOSED, without_old_reduction
+from csrun.pytorch.record.packed_sequences import pack, pad, run_recurrent
 from csrun.pytorch.record.recording import RecordedOperator
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -224,7 +225,7 @@ def record_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
 
     def record(recorder: StepRecorder, *given: Any) -> Any:
         if not isinstance(given[3], bool):  # a packed sequence
-            return NotImplemented
+            return run_recurrent(recorder, func, *given)
         call = _Recurrent(func, *given[3:])
         drops = call.is_training and call.dropout and call.layers > 1
         if not drops and (func is torch.lstm or not call.is_batch_first):
@@ -300,6 +301,8 @@ COMPOSITES: Mapping[Any, Callable[..., Any]] = {
     functional.batch_norm: record_batch_norm,
     functional.instance_norm: record_instance_norm,
     torch._is_all_true: is_valid,
+    torch._pack_padded_sequence: pack,
+    torch._pad_packed_sequence: pad,
     **{func: record_recurrent(func) for func in _RECURRENT},
 }
 

@@ -73,6 +73,7 @@ class FunctionCapture(TorchFunctionMode):
             return None
         if func in WATCHING:
             self._recorder.backward.is_watched = True
+        args, kwargs = self._recorder.packed.with_valid_rows(func, args, kwargs)
         return self.composite(func, args, kwargs)
 
     @property

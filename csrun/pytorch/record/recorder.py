@@ -24,6 +24,7 @@ from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
+from csrun.pytorch.record.packed_sequences import PackedSequences
 from csrun.pytorch.record.plain_tensors import is_sparse
 from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recording import (
@@ -87,6 +88,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.draws = ForwardDraws(self)
         self.host = HostOperators(self)
         self.counters = HostBuffers(self)
+        self.packed = PackedSequences(self)
         self.reads: list[LoopRead] = []
         self.backward = RecordedBackward(self)
         self.first_node, self.depth = torch.autograd._get_sequence_nr(), 0
@@ -138,6 +140,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.draws.begin()
         with self.scopes.in_model():
             results = call_for_user(forward, args, kwargs)
+            self.packed.require_padded(results)
             register_containers(results)
             self.draws.end()
             self.counters.take_replaced(self._model_tensors)
@@ -164,6 +167,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         """Forget everything except the batch: the calls of the step so far are repeated."""
         self.forget_values()
         self.host.forget()
+        self.packed.forget()
         self.backward = self.backward.begun_again()
         self.updates.clear()
         self.first_node = torch.autograd._get_sequence_nr()
@@ -199,7 +203,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             self.known.clear()
             self.followed = None
             del self.repeated, self.fresh, self.plain, self.writes
-            del self.draws, self.host, self.backward, self.counters
+            del self.draws, self.host, self.backward, self.counters, self.packed
 
     def defer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the lazy result of a function of values of the finished step.
@@ -347,7 +351,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             if any(map(self.plain.is_varying, given)):
                 for made in leaves_of((found,), {}):
                     self.plain.note_varying(made)
-        if self.scopes.is_in_forward:
+        if self.scopes.is_in_forward or self.backward.is_in_progress:  # of an autograd.Function
             self.fresh.note(func, args, kwargs, found)
         return found
 

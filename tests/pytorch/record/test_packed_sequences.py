@@ -1,0 +1,115 @@
+"""Packed sequences: recurrent layers on padded rows whose lengths are of the batch."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+LONGEST = 5
+
+
+class Lengths(Kit):
+    """Batches of 8 sequences; in the first batches the longest is shorter than the padding."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.model = self.model[0]
+        lengths = torch.randint(1, LONGEST + 1, (64,))
+        lengths[::8] = LONGEST
+        lengths[:16].clamp_(max=LONGEST - 1)
+        x = torch.randn(64, LONGEST, 3, dtype=torch.float64)
+        samples = TensorDataset(x, lengths, torch.randint(4, (64,)))
+        self.train = DataLoader(samples, 8)
+
+
+class Network(nn.Module):
+    """A recurrent layer, a mean over time and the last states."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.batch_first = layer, layer.batch_first
+        self.last = nn.Linear(layer.hidden_size * (1 + layer.bidirectional), 4)
+
+    def forward(self, x, lengths):
+        x = x if self.batch_first else x.transpose(0, 1)
+        packed = pack_padded_sequence(x, lengths, self.batch_first, enforce_sorted=False)
+        out, state = self.layer(packed)
+        states = state if isinstance(state, tuple) else (state,)
+        return self.head(out) + sum(each.mean(0).mean(1, keepdim=True) for each in states)
+
+    def head(self, packed):
+        out, lengths = pad_packed_sequence(packed, self.batch_first, padding_value=-0.5)
+        axis = 1 if self.batch_first else 0
+        return self.last(out.mean(axis) + out.sum(axis) / lengths[:, None])
+
+
+class OfRows(Network):
+    """Takes the packed rows themselves, and packs them again."""
+
+    def head(self, packed):
+        rows = PackedSequence(self.last(packed.data), *packed[1:])
+        out, _ = pad_packed_sequence(rows, self.batch_first, total_length=LONGEST + 1)
+        return out.sum(1) + packed.data.std()
+
+
+def one_pass(kit):
+    losses = []
+    for x, lengths, y in kit.train:
+        loss = kit.criterion(kit.model(x, lengths), y)
+        losses.append(kit.update(loss))
+    return losses
+
+
+LAYERS = {
+    "lstm": lambda: nn.LSTM(3, 2, batch_first=True, bidirectional=True),
+    "gru": lambda: nn.GRU(3, 2, num_layers=2),
+    "rnn": lambda: nn.RNN(3, 2, nonlinearity="relu", bias=False, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_recurrent_layer_is_pytorchs(tmp_path, name):
+    beside(one_pass, tmp_path, Network(LAYERS[name]()), kit=Lengths)
+    performance = json.loads(next(tmp_path.rglob("performance.json")).read_text())
+    assert not performance["recorded_steps"], "one program serves other lengths"
+
+
+def test_each_step_may_be_recorded(tmp_path):
+    model = Network(LAYERS["rnn"]())
+    beside(one_pass, tmp_path, model, kit=Lengths, settings={"fast": False})
+
+
+def test_other_functions_get_the_valid_rows(tmp_path):
+    beside(one_pass, tmp_path, OfRows(LAYERS["rnn"]()), kit=Lengths)
+
+
+class ReadsSizes(Network):
+    def head(self, packed):
+        return super().head(packed) * packed.batch_sizes.sum()
+
+
+class Returns(Network):
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (ReadsSizes, "batch_sizes of a packed sequence are read"),
+        (Returns, "forward returns a packed sequence"),
+    ],
+)
+def test_what_a_recording_does_not_have_is_refused(tmp_path, model, message):
+    kit = Lengths(model(LAYERS["rnn"]()))
+    with pytest.raises(UsageError, match=message), kit.session(tmp_path):
+        one_pass(kit)
