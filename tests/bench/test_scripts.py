@@ -70,6 +70,14 @@ def test_losses_are_compared_by_step(bench: Any) -> None:
     assert outcome.first_difference([1.0, 2.2], [1.0, 2.0]).startswith("step 2: 2.2")
 
 
+def test_differences_are_beside_those_that_pytorch_has_had_by_each_step(bench: Any) -> None:
+    is_within = bench("outcome").is_within_noise
+    plain, noisy = [1.0, 1.0, 1.0, 1.0], [[1.0, 1 + 1e-9, 1 + 1e-5, 1 + 1e-6]]
+    assert is_within([1.0, 1 + 5e-8, 1 + 5e-4, 1 + 5e-4], plain, noisy)
+    assert not is_within([1.0, 1 + 5e-7, 1.0, 1.0], plain, noisy), "more than a hundredfold"
+    assert not is_within([1 + 1e-6, 1.0, 1.0, 1.0], plain, noisy), "before PyTorch differs"
+
+
 def test_each_case_has_its_own_name_and_script(bench: Any) -> None:
     tables = ("hugging_face", "packages", "karpathy", "pytorch_examples", "tutorials")
     cases = [case for table in tables for case in bench(table).CASES]

@@ -1,6 +1,6 @@
 """The examples of pytorch/examples."""
 
-from case import Case, Patch, Purpose, Repository
+from case import Block, Case, Patch, Purpose, Repository
 from patches import BACKWARD, four, module, session, setup
 
 NAME = "pytorch/examples"
@@ -150,12 +150,8 @@ CASES = (
                   "fc = cbtorch.module(torch.nn.Linear(W_target.size(0), 1))", Purpose.FOUR_LINES),
             Patch("    output.backward()", "    output.backward(); record(output)", Purpose.RECORD),
             Patch("    if loss < 1e-3:", "    if batch_idx == STEPS:"),
-            Patch("for batch_idx in count(1):",
-                  "optimizer = torch.optim.SGD(fc.parameters(), lr=0.1)\n"
-                  "for batch_idx in count(1):", Purpose.FOR_CSRUN),
-            Patch("    for param in fc.parameters():\n        param.data.add_(-0.1 * param.grad)",
-                  "    optimizer.step()", Purpose.FOR_CSRUN),
-            session("for batch_idx in count(1):", "        break", "finish(fc)", "fc"),
+            Block('with cbtorch.Session([fc], [], mode="train"):',
+                  "for batch_idx in count(1):", "        break", "finish(fc)"),
         )},
     ),
 )  # fmt: skip

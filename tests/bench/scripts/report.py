@@ -7,6 +7,12 @@ from pathlib import Path
 from outcome import OTHER_DRAWS, Outcome, Verdict
 from sides import JOBS, Side
 
+_WITHOUT_MESSAGE = (
+    Verdict.RUNS,
+    Verdict.IN_FLOAT64,
+    Verdict.UNSTABLE,
+    Verdict.NOT_AVAILABLE,
+)
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
 BEGIN, END = "<!-- scripts: written by `scripts/bench scripts --write` -->", "<!-- /scripts -->"
 HEAD = [
@@ -82,7 +88,8 @@ def refusals(outcomes: list[Outcome]) -> str:
 
 def _where(outcome: Outcome) -> str:
     if (
-        outcome.verdict in (Verdict.RUNS, Verdict.IN_FLOAT64, Verdict.NOT_AVAILABLE)
+        outcome.verdict
+        in (Verdict.RUNS, Verdict.IN_FLOAT64, Verdict.UNSTABLE, Verdict.NOT_AVAILABLE)
         or not outcome.message
     ):
         return ""
@@ -102,8 +109,8 @@ def _difference(outcome: Outcome) -> str:
         return ""
     if outcome.message == OTHER_DRAWS:
         return "own draws"
-    wide = outcome.float64_difference
-    return f"{outcome.loss_difference:.0e}" + (f", {wide:.0e}" if wide is not None else "")
+    found = [outcome.loss_difference, outcome.float64_difference, outcome.noise_difference]
+    return ", ".join(f"{each:.0e}" for each in found if each is not None)
 
 
 def _ratio(outcome: Outcome) -> str:

@@ -79,8 +79,13 @@ class Runner:
         self._server.wait()
         _pipe(self._server.stdout).close()
 
-    def run(self, case: Case, side: Side, folder: Path, dtype: str = "float32") -> Finished:
-        """Run the case's script in a new folder. Raises NotAvailableError."""
+    def run(
+        self, case: Case, side: Side, folder: Path, dtype: str = "float32", noise: str = ""
+    ) -> Finished:
+        """Run the case's script in a new folder. Raises NotAvailableError.
+
+        noise: seed of the rounding errors that initial weights get, in plain PyTorch.
+        """
         folder.mkdir(parents=True)
         (folder / "result").mkdir()
         script = write_script(case, folder)
@@ -88,6 +93,7 @@ class Runner:
             "CSRUN_BENCH_RESULT": str(folder / "result"),
             "CSRUN_STATE_DIR": str(folder / "state"),
             "CSRUN_BENCH_DTYPE": dtype,
+            "PLAIN_TORCH_NOISE": noise,
         }
         arguments = [str(script), *case.arguments]
         path = [str(script.parent), str(folder), str(BENCH / "loops")]

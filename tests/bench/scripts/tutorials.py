@@ -161,7 +161,6 @@ CASES = (
             Patch("batch_size=64", "batch_size=8"),
             Patch("batch_size=64", "batch_size=8"),
             Patch("for epoch in range(1):", "for epoch in range(2):"),
-            Patch("noisy_gating=True", "noisy_gating=False"),
             Patch("net = net.to(device)\n",
                   "net = cbtorch.module(net.to(device))\n"
                   "trainloader = cbtorch.dataloader(trainloader)\n"
