@@ -173,3 +173,27 @@ def test_forward_writes_into_tensors_that_it_makes(tmp_path):
             self.model.forward = lambda *given: self.model[0](*given)
 
     beside(loop, tmp_path, kit=Kept)
+
+
+class Filled(torch.autograd.Function):
+    """The identity, whose backward pass writes the gradient into a tensor that it creates."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        found = torch.zeros(gradient.shape, dtype=gradient.dtype)
+        found[0] = gradient[0]
+        found[1:] = gradient[1:]
+        return found
+
+
+class FilledLinear(nn.Linear):
+    def forward(self, x):
+        return Filled.apply(super().forward(x))
+
+
+def test_a_backward_pass_writes_into_a_tensor_that_it_creates(tmp_path):
+    beside(Kit.train_once, tmp_path, FilledLinear(6, 4))
