@@ -126,7 +126,7 @@ class UserState:
         It may be the last one of its pass: a loop that counts batches does not ask for another one.
         """
         step = self._loop.step
-        if step is None or step.has_gradients:
+        if step is None or step.status.has_gradients:
             return False
         is_pushed, is_known = step.batches.is_pushed, step.variant is not None
         if is_known and not is_pushed:
