@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from csrun.executable.archive import is_archive, members
+from csrun.executable.host_functions import for_host
 
 REQUIRED = ("fma", "avx2")  # without FMA instructions a fused multiply-add is a library call
 SPEED_LEVEL = 2
@@ -119,7 +120,7 @@ def build(text: str) -> bytes:
     Raises: RuntimeError if the text is not a valid module
     """
     binding, machine = _target()
-    module = binding.parse_assembly(text)
+    module = binding.parse_assembly(for_host(text, host()))
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     for name in LEFT_OUT:

@@ -99,7 +99,7 @@ class Code:
     """Instructions, in order. Loop counters and sums are in slots, which LLVM promotes to
     registers.
 
-    declared: declarations of the intrinsics it calls.
+    declared: declarations of the intrinsics and definitions of the internal functions it calls.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,13 @@ class Code:
 
     def call_typed(self, name: str, kind: Kind, args: Sequence[LaneValue]) -> LaneValue:
         types = ", ".join(arg.kind.ir for arg in args)
-        self.declared[name] = f"declare {kind.ir} @{name}({types})"
+        return self.call_internal(name, f"declare {kind.ir} @{name}({types})", kind, args)
+
+    def call_internal(
+        self, name: str, text: str, kind: Kind, args: Sequence[LaneValue]
+    ) -> LaneValue:
+        """Call a function, whose definition or declaration is added to the module."""
+        self.declared[name] = text
         return self.make(kind, f"call {kind.ir} @{name}({', '.join(map(str, args))})")
 
     def effect(self, name: str, types: str, *operands: LaneValue | str) -> None:

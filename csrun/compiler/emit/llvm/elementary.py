@@ -10,7 +10,7 @@ from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, NoMachin
 from csrun.compiler.emit.llvm.exponentiation import Exponentiation
 from csrun.compiler.emit.llvm.lane_math import LaneMath
 from csrun.compiler.emit.llvm.sine import Sine
-from csrun.executable import machine_code
+from csrun.executable.host_functions import PORTABLE, TIMES_POWER
 from csrun.kernels.special import TANH_COEFFICIENTS
 
 _LOG2_E = 1.44269504088896341
@@ -28,9 +28,6 @@ _LOG = (
     -2.4999993993e-1,
     3.3333331174e-1,
 )
-#: x * 2 ** n of AVX-512, for whole n in float lanes; the last operands select lanes and rounding.
-_SCALE = "llvm.x86.avx512.mask.scalef.ps.512"
-_ALL_LANES, _NEAREST = LaneValue("-1", Kind("int16")), LaneValue("4", Kind("int32"))
 _ROUNDER = 12582912.0  # 1.5 * 2**23: adding it rounds a number to an integer
 
 
@@ -47,11 +44,8 @@ class Float32(LaneMath):
         code, one = self.code, self.number(1.0)
         biased, n, r = self._reduced(self.at_most(self.at_least(x, -104.0), 89.0), 2 * 127)
         p = self.fma(self.fma(self.polynomial(r, _EXP), r, one), r, one)
-        if self._has_scaling():
-            return code.call_typed(_SCALE, self.kind, [p, n, p, _ALL_LANES, _NEAREST])
-        # 2 ** n as a product of two: n from -150 to 128 exceeds the range of an exponent. Each half
-        # of n + 2 * 127 includes the exponent's bias; higher bits are shifted out. Only the last
-        # product rounds, as the instruction does.
+        if self.kind.lanes == LANES:
+            return code.call_internal(TIMES_POWER, PORTABLE[TIMES_POWER], self.kind, [p, biased, n])
         half = code.op("lshr", biased, self.integer(1))
         for exponent in (half, code.op("sub", biased, half)):
             power = code.op("shl", exponent, self.integer(23))
@@ -141,10 +135,6 @@ class Float32(LaneMath):
         return Exponentiation(self.code, x, y).value()
 
     # Helpers.
-
-    def _has_scaling(self) -> bool:
-        """Return whether the host multiplies these lanes by powers of 2 in one instruction."""
-        return self.kind.lanes == LANES and "+avx512f" in machine_code.host()
 
     def _reduced(self, x: LaneValue, bias: int) -> tuple[LaneValue, LaneValue, LaneValue]:
         """Return n + bias, n and r with x = n ln 2 + r, |r| < ln 2 / 2; the first is an integer, in

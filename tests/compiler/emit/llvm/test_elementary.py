@@ -76,7 +76,7 @@ def test_the_error_is_below_its_bound(functions, name):
 
 @pytest.mark.skipif("+avx512f" not in machine_code.host(), reason="the CPU has no AVX-512")
 def test_bits_of_exp_do_not_depend_on_the_instructions(monkeypatch):
-    """AVX-512 multiplies by a power of 2 in one instruction."""
+    """AVX-512 multiplies by a power of 2 in one instruction; the text is the same."""
     x = np.concatenate([places(-150, 150), np.array(ENDS, np.float32)])
     found = functions_of(16)("exp", x)
     monkeypatch.setattr(machine_code, "host", lambda: "x86-64-v3")
