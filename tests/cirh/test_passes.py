@@ -75,6 +75,7 @@ OTHERS = {
     "cutting_a_tied_table",  # its parts have names of their own: tests/compiler/test_cutting.py
     "cutting_a_kernel",
     "mixed_integers",  # rounds
+    "mixed_integers_and_states",
     "mixed_recorded_update",
 }
 SAME = [path for path in CASES if path.stem not in OTHERS]

@@ -14,9 +14,11 @@ from csrun.cirh.ops.base import ElementwiseOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.embedding import EmbeddingOp
 from csrun.cirh.ops.half import RoundHalfOp
+from csrun.cirh.ops.indexing import GatherOp, IndexSelectOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp, is_of_update
 from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp, ParameterOp, StateOp
 from csrun.cirh.ops.padding import FirstPartOp
+from csrun.cirh.ops.products import AddProductOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, is_float, shape_of, type_of
@@ -186,8 +188,12 @@ def _values_of_integers(operations: Iterable[Operation]) -> set[SSAValue]:
                 is_one = op.out not in assigned
             case FullOp() | ConstantOp():
                 is_one = True
-            case LeafOp() | EmbeddingOp():  # a state may be a table that another program trains
+            case LeafOp():
                 is_one = False
+            case EmbeddingOp() | GatherOp() | IndexSelectOp() if _is_view_of_state(op.operands[0]):
+                is_one = False  # the state may be a table that another program trains
+            case _ if width_of(op) is Width.HALF and not isinstance(op, ElementwiseOp):
+                is_one = False  # a product or norm computes with 16-bit operands
             case _:
                 is_one = bool(op.results) and all(map(found.__contains__, op.operands))
         if is_one:
@@ -195,10 +201,15 @@ def _values_of_integers(operations: Iterable[Operation]) -> set[SSAValue]:
     return found
 
 
+def _is_view_of_state(value: SSAValue) -> bool:
+    return isinstance(_base(value).owner, StateOp)
+
+
 def _stores_operands(op: Operation) -> bool:
     """True for an operator that reads the 16-bit numbers of its operands, or returns them."""
-    is_alone = isinstance(op, ElementwiseOp | LeafOp)
-    return not is_alone and width_of(op) in (Width.HALF, Width.KEEPS)
+    if isinstance(op, ElementwiseOp | LeafOp):
+        return False
+    return isinstance(op, AddProductOp) or width_of(op) in (Width.HALF, Width.KEEPS)
 
 
 def _with_views(
