@@ -35,7 +35,7 @@ def to_torch(path: Path, target: Path) -> None:
     count = _files_of(target).write_file(target, found)
     log.info(f"Converted {count} tensors of {found.path} to {target}")
     if left := len(found.manifest.tensors) - len(found.weights):
-        log.info(f"Not converted: {left} optimizer-state tensors")
+        log.info(f"Not converted: {left} tensors of optimizer and loss-scale state")
     if found.manifest.identity.get(PROGRAM) != TORCH:
         log.info("Names and layouts are csrun's: only checkpoints of PyTorch loops have PyTorch's")
 

@@ -12,6 +12,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.executable import bfloat16, machine_code
+from csrun.records import checkpoints
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -91,6 +92,9 @@ def test_an_evaluation_reads_a_checkpoint_with_a_scale(tmp_path):
     whole = estimator(tmp_path, "float32").evaluate(eval_input)["loss"]
     assert halves == pytest.approx(whole, rel=1e-2)
     assert halves != whole
+    weights = checkpoints.latest(tmp_path).weights  # of a state_dict
+    assert weights
+    assert not {*KEYS, "skipped_steps"} & {*weights}
 
 
 def test_an_overflow_at_the_smallest_scale_ends_the_training(tmp_path):

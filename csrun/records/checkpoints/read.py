@@ -61,8 +61,9 @@ class Checkpoint:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """Names of its tensors that are weights."""
-        return tuple(name for name in self.manifest.tensors if name not in self.optimizer_state)
+        """Names of its tensors that are weights: neither optimizer state nor the loss scale's."""
+        others = {*self.optimizer_state, *SCALE_TENSORS}
+        return tuple(name for name in self.manifest.tensors if name not in others)
 
     @property
     def of_store(self) -> frozenset[str]:
