@@ -28,7 +28,7 @@ def tagger():
     seed(1)
     ids = keras.Input((LENGTH,), dtype="int32")
     hidden = L.GRU(5, return_sequences=True)(L.Embedding(WORDS, 4, mask_zero=True)(ids))
-    return keras.Model(ids, L.Dense(TAGS)(hidden))
+    return keras.Model(ids, L.Dense(TAGS, name="tags")(hidden))
 
 
 def weighted():
@@ -40,7 +40,7 @@ def weighted():
 
 def two_outputs():
     model = tagger()
-    last = L.Dense(TAGS)(L.GlobalAveragePooling1D()(model.layers[2].output))
+    last = L.Dense(TAGS, name="last")(L.GlobalAveragePooling1D()(model.layers[2].output))
     model = keras.Model(model.input, [model.output, last])
     model.compile("sgd", [SCE(from_logits=True)] * 2, metrics=[["accuracy"], ["accuracy"]])
     return model

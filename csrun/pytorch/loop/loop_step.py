@@ -1,6 +1,6 @@
 """Current step of a loop."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -208,13 +208,16 @@ class LoopStep:
         is_followed = any(leaf.requires_grad for leaf in leaves)
         return is_followed and user_line() not in self.variant.shape.host.unused_lines
 
-    def may_be_made_again(self, modes: tuple[bool, ...], guards: int) -> bool:
-        """True if its calls so far would compute the same values now."""
-        if any(made.is_of_model for made in self.calls) and (self.modes, self.guards) != (
-            modes,
-            guards,
-        ):
-            return False
+    def may_be_made_again(self, state: Callable[[], tuple[tuple[bool, ...], int]]) -> bool:
+        """True if its calls so far would compute the same values now.
+
+        state: returns the modes of the model and the state of its guards.
+        """
+        first = next((made for made in self.calls if made.is_of_model), None)
+        if first is not None:
+            with torch.set_grad_enabled(first.has_gradients):
+                if state() != (self.modes, self.guards):
+                    return False
         return all(made.is_as_made for made in self.calls)
 
     def _keep_slot(self, token: Token) -> None:

@@ -60,7 +60,7 @@ class RecordingLoop(LoopBase):
             return None
         if began.status.is_queued and began.trains:
             return None
-        if not began.may_be_made_again(*self._state()):
+        if not began.may_be_made_again(self._state):
             return None
         self._weight_calls.end()
         if began.changed:

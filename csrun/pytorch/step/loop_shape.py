@@ -46,13 +46,11 @@ class LoopShape:
             leaf.value: Slot(leaf.value, leaf.tensor.to("meta"), is_argument=True)
             for leaf in recording.of(LeafSource.SCRIPT)
         }
-        self._differentiable: set[Ref] = set()
+        self._differentiable = {value for call in calls for value in call.differentiable}
         self.batch = self._with_slots(batch)
         self.inputs: Mapping[Ref, Slot] = dict(self._slots)
         self._is_batch_known = True
         self.calls: list[Expected] = []
-        if recording.loss:
-            self._differentiable = {value for call in calls for value in call.differentiable}
         for call in calls:
             results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
             is_needed = call.name == MODEL or any(r in wanted for r in results)

@@ -158,21 +158,24 @@ HOOKS = (
 
 
 class Modes:
-    """Modes of a model that a loop may switch: train() and eval() of modules, requires_grad."""
+    """Modes of a model that a loop may switch: train() and eval() of modules, requires_grad, and
+    whether autograd is on.
+    """
 
     def __init__(self, model: torch.nn.Module, sets: ParameterSets) -> None:
         self._modules, self._parameters = list(model.modules()), list(model.parameters())
         self._sets, self._seen = sets, -1
         self._trains: list[bool] = []
-        self._now: tuple[bool, ...] = ()
+        self._by_autograd: tuple[tuple[bool, ...], ...] = ()
 
     def __call__(self) -> tuple[bool, ...]:
-        """Return the current modes, the same object while they are."""
+        """Return the current modes, the same object while they are equal."""
         trains, sets = [*map(_TRAINS, self._modules)], self._sets
         if trains != self._trains or sets.count != self._seen or not sets.sees_all:
             self._trains, self._seen = trains, sets.count
-            self._now = (*trains, *map(_REQUIRES_GRAD, self._parameters))
-        return self._now
+            modes = (*trains, *map(_REQUIRES_GRAD, self._parameters))
+            self._by_autograd = (*modes, False), (*modes, True)
+        return self._by_autograd[torch.is_grad_enabled()]
 
     @contextmanager
     def trained_as(self, modes: tuple[bool, ...]) -> Iterator[None]:

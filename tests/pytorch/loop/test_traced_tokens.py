@@ -279,3 +279,33 @@ def test_a_tensor_that_the_loop_has_written_since_is_not_read_again(tmp_path):
                 logits = logits * 3
             kit.criterion(logits, y).backward()
             kit.optimizer.step()
+
+
+def trained_after_a_pass(kit, is_grad_enabled, calls):
+    """Measure the loss, in the mode of the training, before, between and after its passes."""
+    losses = []
+
+    def loss_of(x, y):
+        loss = kit.criterion(kit.model(x), y)
+        return loss if calls == 1 else loss + 0.3 * kit.model(-x).square().mean()
+
+    for _ in range(2):
+        with torch.set_grad_enabled(is_grad_enabled):
+            losses += [loss_of(x, y).detach() for x, y in kit.train]
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            loss = loss_of(x, y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+    with torch.set_grad_enabled(is_grad_enabled):
+        losses += [loss_of(x, y).detach() for x, y in kit.train]
+    return losses
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("is_grad_enabled", [False, True])
+def test_a_training_after_a_pass_without_updates_has_all_gradients(
+    tmp_path, is_grad_enabled, calls
+):
+    beside(lambda kit: trained_after_a_pass(kit, is_grad_enabled, calls), tmp_path)
