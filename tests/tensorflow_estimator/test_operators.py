@@ -138,7 +138,9 @@ def test_training_is_that_of_a_session(name, tmp_path):
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, BATCH, SIDE, SIDE, CHANNELS)).astype(np.float32)
-    assert_as_in_session(model_fn, tmp_path, [(each, np.zeros(BATCH, np.int32)) for each in x])
+    data = [(each, np.zeros(BATCH, np.int32)) for each in x]
+    # Three updates with large gradients; each side's sums round in another order on each CPU.
+    assert_as_in_session(model_fn, tmp_path, data, tolerance=2e-6)
 
 
 def normalized(features, labels, mode, params):
