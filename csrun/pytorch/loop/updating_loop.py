@@ -25,7 +25,7 @@ from csrun.pytorch.optimizers.recorded_updates import needs_closure
 from csrun.pytorch.optimizers.trained_groups import TrainedGroup
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
-from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor
 from csrun.pytorch.step.expected_calls import carried
 from csrun.pytorch.step.step_status import StepPhase
 from csrun.pytorch.step.tokens import has_values_of_steps
@@ -51,8 +51,7 @@ class UpdatingLoop(SessionLoop):
                 "that has no rule in csrun, updates in the precision of the step: leave precision "
                 f"{self._run.run.config.precision} out"
             )
-        self._earlier: list[tuple[torch.Tensor, torch.Tensor]] = []  # gradients during backward()
-        self._uncleared: set[int] = set()  # parameters whose gradient was added to an earlier one
+        self._earlier: list[tuple[torch.Tensor, TracedTensor]] = []  # gradients during backward()
 
     @property
     def _open_step(self) -> UpdatingStep | None:
@@ -133,14 +132,9 @@ class UpdatingLoop(SessionLoop):
         """Raises: UsageError for gradients of an earlier step"""
         params = (p for group in optimizer.param_groups for p in group["params"])
         with torch._C.DisableTorchFunction():
-            are_other = any(
-                id(p) in self._uncleared or _is_of_other(p.grad, recorded) for p in params
-            )
+            are_other = any(_is_of_other(p.grad, recorded) for p in params)
         if are_other:
-            raise UsageError(
-                f"{user_line()}: a gradient belongs to an earlier step: call zero_grad() in each "
-                "step of a Session with several models or optimizers"
-            )
+            raise _uncleared_error()
 
     def clear(
         self, params: Iterable[torch.Tensor], own: Callable[[bool], None], is_none: bool
@@ -152,7 +146,6 @@ class UpdatingLoop(SessionLoop):
             others = [p for p in params if _is_of_other(p.grad, recorded)]
         for parameter in others:
             parameter.grad = None if is_none else torch.zeros_like(parameter)
-        self._uncleared.difference_update(map(id, params))
         own(is_none)
 
     def refuse_loading(self) -> None:
@@ -173,8 +166,6 @@ class UpdatingLoop(SessionLoop):
     def _begin_gradients(self) -> frozenset[str]:
         recorded = self._open_step
         with torch._C.DisableTorchFunction():
-            if self._uncleared:  # the loop may have set some to None
-                self._uncleared &= {id(p) for p in self._trainable if p.grad is not None}
             found = ((p, p.grad) for p in self._trainable)
             self._earlier = [(p, grad) for p, grad in found if _is_of_other(grad, recorded)]
             for parameter, _ in self._earlier:
@@ -185,13 +176,11 @@ class UpdatingLoop(SessionLoop):
         return frozenset()
 
     def _end_gradients(self) -> None:
-        """Restore gradients of earlier steps to which backward() has added nothing."""
+        """Restore gradients of earlier steps; a sum with one of this step cannot be read."""
         with torch._C.DisableTorchFunction():
             for parameter, gradient in self._earlier:
-                if parameter.grad is None:
-                    parameter.grad = gradient
-                else:  # the sum is not used, and no optimizer may use it
-                    self._uncleared.add(id(parameter))
+                is_sum = parameter.grad is not None
+                parameter.grad = _unreadable(gradient) if is_sum else gradient
         self._earlier.clear()
 
     def _leave_step(self) -> None:
@@ -214,3 +203,24 @@ class UpdatingLoop(SessionLoop):
 def _is_of_other(gradient: Any, recorded: UpdatingStep | None) -> bool:
     """True for a gradient of another step than the open one."""
     return isinstance(gradient, TracedTensor) and (recorded is None or not recorded.is_of(gradient))
+
+
+class _UnclearedSum(TracedTensor):
+    """Sum of gradients of two steps, which no step has computed; it can only be cleared."""
+
+    @property
+    def became(self) -> Any:  # read by each use of a finished step's value
+        """Raises: UsageError"""
+        raise _uncleared_error()
+
+
+def _unreadable(gradient: TracedTensor) -> TracedTensor:
+    """Return a gradient of an earlier step whose reads and edits are refused."""
+    return _UnclearedSum(gradient.like, gradient.value, TracedStorage(), gradient.recorder)
+
+
+def _uncleared_error() -> UsageError:
+    return UsageError(
+        f"{user_line()}: a gradient belongs to an earlier step: call zero_grad() in each step of "
+        "a Session with several models or optimizers"
+    )

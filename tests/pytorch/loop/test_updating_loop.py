@@ -217,6 +217,43 @@ def test_gradients_of_the_step_before_are_refused(tmp_path):
             pair.optimizers[0].step()
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda models: nn.utils.clip_grad_norm_([p for m in models for p in m.parameters()], 0.2),
+        lambda models: models[0][0].weight.grad.norm().item(),
+    ],
+    ids=["clip", "read"],
+)
+def test_a_gradient_added_to_that_of_the_step_before_is_not_read(use, tmp_path):
+    pair = Pair()
+    said = r"test_updating_loop.py:\d+: a gradient belongs to an earlier step: call zero_grad"
+    with pytest.raises(UsageError, match=said), pair.session(tmp_path):
+        for _ in pair.train:
+            pair.optimizers[1].zero_grad()
+            pair.d(pair.g(pair.noise())).mean().backward()
+            use(pair.models)
+            pair.optimizers[1].step()
+
+
+def test_a_gradient_added_to_that_of_the_step_before_may_be_cleared(tmp_path):
+    def loop(pair):
+        losses = []
+        for step, (x,) in enumerate(pair.train):
+            pair.optimizers[1].zero_grad()
+            loss = pair.d(pair.g(pair.noise())).square().mean()
+            loss.backward()
+            pair.optimizers[1].step()
+            pair.optimizers[0].zero_grad(set_to_none=step % 2 == 0)
+            pair.d(x).mean().backward()
+            losses += [loss.detach(), pair.d[0].weight.grad.norm().item()]
+            nn.utils.clip_grad_norm_(pair.d.parameters(), 0.2)
+            pair.optimizers[0].step()
+        return losses
+
+    beside(loop, tmp_path)
+
+
 def test_a_parameter_of_no_model_is_refused(tmp_path):
     pair = Pair()
     pair.models = [pair.g]
