@@ -38,6 +38,8 @@ class SessionLoop(LoopSteps):
         """Handle the loop's call of `optimizer.step()`; return the closure's result."""
         result = None
         if closure is not None:
+            assert self._optimization is not None, "taken over of a training"
+            self._optimization.require_plain_closure()
             with torch.enable_grad():
                 result = closure()
         self._update()

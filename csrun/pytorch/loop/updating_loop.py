@@ -21,6 +21,7 @@ from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.scaled_loss import ScaledLoss
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_step import UpdatingStep
+from csrun.pytorch.optimizers.called_closure import CalledClosure
 from csrun.pytorch.optimizers.recorded_updates import needs_closure
 from csrun.pytorch.optimizers.trained_groups import TrainedGroup
 from csrun.pytorch.record.arguments import leaves_of
@@ -92,12 +93,13 @@ class UpdatingLoop(SessionLoop):
         self, optimizer: torch.optim.Optimizer, own: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Handle the loop's call of an optimizer's step()."""
-        closure, loss = next(iter((*args, *kwargs.values())), None), None
+        closure = next(iter((*args, *kwargs.values())), None)
         if needs_closure(optimizer):
             return update_on_host(self, optimizer, own, closure)
+        called = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                called = CalledClosure(optimizer, closure())
         recorded = self._open_step
         if recorded is None:
             raise UsageError(
@@ -111,8 +113,7 @@ class UpdatingLoop(SessionLoop):
             recorded.take_states()
             self.watch.begin()
         with recorded.updating(optimizer):
-            own()
-        return loss
+            return own() if called is None else called.step(own, recorded)
 
     def run_step(self, values: Sequence[TracedTensor]) -> list[torch.Tensor]:
         """End the step, without an update, and return numbers of its values."""

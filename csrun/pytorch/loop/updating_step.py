@@ -33,6 +33,11 @@ class UpdatingStep(RecordedStep):
             recorder.updates.append(slice(begin, len(recorder.operators)))
             self.calls.depth -= 1
 
+    def values_of(self, params: Iterable[torch.Tensor]) -> list[Ref | None]:
+        """Return the current values of parameters; None for one that the step does not use."""
+        known = self._recorder.known
+        return [known[id(p)].value if id(p) in known else None for p in params]
+
     def after_backward(self, call: Callable[[], None]) -> None:
         """Set a function that is called after each backward()."""
         self._recorder.backward.end_one_of_many = call

@@ -18,7 +18,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
 from csrun.pytorch.optimizers.custom_classes import CustomClassRule, rule_of_custom_class
 from csrun.pytorch.optimizers.known_numbers import KnownNumbers
-from csrun.pytorch.optimizers.rule_check import require_rule
+from csrun.pytorch.optimizers.rule_check import require_plain_closure, require_rule
 from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.state_proxy import unwrapped_state
 from csrun.pytorch.optimizers.update_counts import UpdateCounts
@@ -59,6 +59,7 @@ class Optimization:
 
     scaler: object | None = None
     is_scaling_known = has_added_groups = False
+    _takes_closure = False  # known for a script's own class
     scaled: LossScale | None = None
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
@@ -134,6 +135,12 @@ class Optimization:
         """Raises: UsageError for an option of a group that is not supported"""
         for number, group in enumerate(self._groups):
             self._rule.check(group, f"{self._line}: param_groups[{number}]")
+
+    def require_plain_closure(self) -> None:
+        """Raises: UsageError for a script's own class that uses a closure in its own way"""
+        if isinstance(self._rule, CustomClassRule) and not self._takes_closure:
+            require_plain_closure(self.optimizer)
+            self._takes_closure = True
 
     def _find_rule(self) -> OptimizerRule:
         rule = rule_of(self.optimizer)

@@ -16,6 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import ScheduleAttr
 from csrun.cirh.reference.learning import updated
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
+from csrun.pytorch.optimizers.called_closure import closure_error
 from csrun.pytorch.record.torch_modes import unrecorded
 
 _STEPS = 3
@@ -39,6 +40,28 @@ def require_rule(optimizer: torch.optim.Optimizer, rule: OptimizerRule, line: st
                     f"the rule of {kind.__name__} by {found:.2g} of a weight, for param_groups["
                     f"{number}]: use the class as it was, or one of torch.optim"
                 )
+
+
+def require_plain_closure(optimizer: torch.optim.Optimizer) -> None:
+    """Call an optimizer's own step with a closure.
+
+    Raises: UsageError unless it calls the closure once, before it writes weights
+    """
+    group = next(group for group in optimizer.param_groups if group["params"])
+    calls: list[bool] = []  # whether weights were written before
+    with unrecorded(), torch.no_grad():
+        parameter = torch.nn.Parameter(torch.ones(3, 4, dtype=torch.float64))
+        own = _copy_for(optimizer, group, parameter)
+
+        def closure() -> torch.Tensor:
+            calls.append(bool((parameter != 1).any()))
+            parameter.grad = torch.ones_like(parameter)
+            return torch.tensor(1.0)
+
+        parameter.grad = torch.ones_like(parameter)
+        type(own).step(own, closure)
+    if calls != [False]:
+        raise closure_error(optimizer)
 
 
 def _difference(

@@ -44,3 +44,99 @@ def test_a_closure_that_computes_the_loss_again_is_refused(tmp_path):
 
     with pytest.raises(UsageError, match="is called twice in this step"):
         beside(loop, tmp_path)
+
+
+class Plain(optim.Optimizer):
+    """Calls its closure as those of torch.optim do."""
+
+    def __init__(self, params, lr=0.05):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.move(-1)
+        return loss
+
+    def move(self, sign):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=sign * group["lr"])
+
+
+class Extragradient(Plain):
+    """Computes the gradients again after a step, and takes the step with those."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is None:
+            return self.move(-1)
+        before = [p.clone() for p in self.param_groups[0]["params"]]
+        with torch.enable_grad():
+            loss = closure()
+        self.move(-1)
+        with torch.enable_grad():
+            closure()
+        for p, value in zip(self.param_groups[0]["params"], before, strict=True):
+            p.copy_(value)
+        self.move(-1)
+        return loss
+
+
+class OnHost(Extragradient):
+    """The same with a closure that it needs."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+class Perturbed(Plain):
+    """Calls its closure once, after it has moved the weights, as SAM does."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.move(1)
+        return super().step(closure)
+
+
+class SGD(optim.SGD):
+    """A class of the script's own whose name has a rule."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        return super().step(closure)
+
+
+def closures(kit):
+    return [step_with_closure(kit, x, y).detach() for x, y in kit.train]
+
+
+@pytest.mark.parametrize("kind", [Plain, OnHost])
+def test_a_scripts_own_class_calls_its_closure(tmp_path, kind):
+    beside(closures, tmp_path, optimizer=kind, rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", [Extragradient, Perturbed])
+def test_a_class_that_calls_its_closure_in_its_own_way_is_refused(tmp_path, kind):
+    def loop(kit):
+        for x, y in kit.train:
+            if kind is Perturbed:
+                kit.criterion(kit.model(x), y).backward()
+            step_with_closure(kit, x, y)
+        return [1.0]
+
+    said = rf"test_optimizer_closures.py:\d+: {kind.__name__}.step\(\) does not call its closure"
+    with pytest.raises(UsageError, match=said):
+        beside(loop, tmp_path, optimizer=kind)
+
+
+def test_a_class_with_a_rule_that_calls_its_closure_twice_is_refused(tmp_path):
+    said = r"test_optimizer_closures.py:\d+: SGD.step\(\) does not call its closure once"
+    with pytest.raises(UsageError, match=said):
+        beside(closures, tmp_path, optimizer=lambda p: SGD(p, 0.05, momentum=0.9))
