@@ -22,18 +22,22 @@ class KnownNumbers:
         self._basis: tuple[Any, ...] = ()
         self._values: list[Any] = []
         self._sizes: list[int] = []
+        self._params: list[Any] = []
 
     def find(self, groups: Groups, basis: tuple[Any, ...]) -> tuple[float, ...] | None:
         """Return the numbers; None if they may be others now.
 
-        basis: what they depend on besides the groups' values and numbers of parameters.
+        basis: what they depend on besides the groups' values and parameters.
         """
         if self._numbers is None or basis != self._basis:
             return None
         now = [*chain.from_iterable(map(dict.values, groups))]
         if len(now) != len(self._values) or not all(map(is_, now, self._values)):
             return None
-        return self._numbers if [*map(len, map(_PARAMS, groups))] == self._sizes else None
+        if [*map(len, map(_PARAMS, groups))] != self._sizes:
+            return None
+        params = chain.from_iterable(map(_PARAMS, groups))
+        return self._numbers if all(map(is_, params, self._params)) else None
 
     def keep(self, groups: Groups, basis: tuple[Any, ...], numbers: tuple[float, ...]) -> None:
         """Keep the numbers, unless an option may change without being replaced."""
@@ -42,6 +46,7 @@ class KnownNumbers:
         self._basis = basis
         self._values = [*chain.from_iterable(map(dict.values, groups))]
         self._sizes = [*map(len, map(_PARAMS, groups))]
+        self._params = [*chain.from_iterable(map(_PARAMS, groups))]
 
     def forget(self) -> None:
         """Drop the numbers: the next step's are others."""

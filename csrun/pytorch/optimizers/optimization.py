@@ -277,18 +277,23 @@ class Optimization:
 
     def _options(self) -> list[tuple[Any, ...]]:
         rule = self._rule
-        return [(len(g["params"]), not rule.decay(g), *rule.fixed_options(g)) for g in self._groups]
+        return [
+            (tuple(map(id, g["params"])), not rule.decay(g), *rule.fixed_options(g))
+            for g in self._groups
+        ]
 
     def _changed_error(self) -> UsageError:
         """Return the error about changed options that are compiled into the program."""
-        before, now = ([n for n, *_ in each] for each in (self._fixed, self._options()))
+        before, now = ([ids for ids, *_ in each] for each in (self._fixed, self._options()))
         if before != now:
+            had, have = ([*map(len, each)] for each in (before, now))
+            others = "other ones" if had == have else have
             return UsageError(
-                f"{user_line()}: the optimizer's param_groups had {before} parameters at the first "
-                f"step and now have {now}: add parameters by add_param_group, and freeze those "
+                f"{user_line()}: the optimizer's param_groups had {had} parameters at the first "
+                f"step and now have {others}: add parameters by add_param_group, and freeze those "
                 "that are not to be trained by requires_grad_(False)"
             )
-        names = ("number of params", "weight_decay == 0", *self._rule.fixed)
+        names = ("params", "weight_decay == 0", *self._rule.fixed)
         changed = [
             (name, f"{name} of param_groups[{number}] was {old} and is {new}")
             for number, groups in enumerate(zip(self._fixed, self._options(), strict=True))

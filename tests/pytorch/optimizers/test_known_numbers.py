@@ -36,6 +36,7 @@ def test_another_set_of_trained_parameters_has_others():
         lambda group: group.update(betas=(0.8, 0.999)),
         lambda group: group.update(max_momentum=0.9),
         lambda group: group["params"].append(torch.nn.Parameter(torch.zeros(1))),
+        lambda group: group["params"].insert(0, torch.nn.Parameter(group["params"].pop())),
     ],
 )
 def test_a_write_into_a_group_is_noticed(change):

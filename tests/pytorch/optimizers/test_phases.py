@@ -243,6 +243,29 @@ def test_a_parameter_put_into_a_group_itself_is_refused(tmp_path):
         kit.train_once()
 
 
+def swap(groups):
+    groups[0]["params"], groups[1]["params"] = groups[1]["params"], groups[0]["params"]
+
+
+def swap_in_place(groups):
+    first, second = (group["params"] for group in groups)
+    first[:], second[:] = second[:], first[:]
+
+
+@pytest.mark.parametrize("change", [swap, swap_in_place])
+def test_parameters_moved_between_groups_are_refused(tmp_path, change):
+    def in_two_groups(params):
+        *first, weight, bias = params
+        return optim.SGD([{"params": first}, {"params": [weight, bias], "lr": 0.2}], 0.05)
+
+    kit = Kit(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4), optimizer=in_two_groups)
+    said = r"py:\d+: the optimizer's param_groups had \[2, 2\] parameters .* have other ones: add"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+        change(kit.optimizer.param_groups)
+        kit.train_once()
+
+
 class Branches(nn.Module):
     """Leaves a layer out in every second call."""
 
