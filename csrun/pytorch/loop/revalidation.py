@@ -36,8 +36,9 @@ SETS_EVERY = 8  # steps between two revalidations, if the loop sets something in
 class Revalidations:
     """Schedule of revalidations.
 
-    It selects the first step of a variant after each checkpoint, and after the loop has set
-    something in a module; if that happens in each step, one in `SETS_EVERY`.
+    It selects the first step of a variant after each checkpoint, after the loop has changed hooks
+    of parameters, and after it has set something in a module; if that happens in each step, one in
+    `SETS_EVERY`.
     """
 
     def __init__(self, model: torch.nn.Module, run: ScriptRun, sets: ModuleSets) -> None:
@@ -45,12 +46,13 @@ class Revalidations:
         self._every = run.run.config.save_checkpoints_steps
         self._at: dict[LoopShape, int] = {}  # the same for all edits of a variant
         self._set: dict[LoopShape, int] = {}  # count of sets when its forward has run
+        self._hooks: dict[LoopShape, int] = {}  # count of changed hooks of parameters then
         self._steps: dict[LoopShape, int] = {}  # since then
         self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards at that time
 
     def note_forward(self, variant: StepVariant) -> StepVariant:
         """Note that forward's Python has run for a recorded variant."""
-        self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, SETS_EVERY
+        self._note_seen(variant.shape, SETS_EVERY)
         self._unseen.pop(variant.shape, None)
         return variant
 
@@ -97,11 +99,17 @@ class Revalidations:
                     again.run_forward(forward)
 
     def _note_unchanged(self, variant: StepVariant) -> None:
-        self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, 0
+        self._note_seen(variant.shape, 0)
         self._unseen.pop(variant.shape, None)
+
+    def _note_seen(self, shape: LoopShape, steps: int) -> None:
+        self._set[shape], self._hooks[shape] = self._sets.seen, self._sets.seen_hooks
+        self._steps[shape] = steps
 
     def _is_set(self, shape: LoopShape) -> bool:
         self._steps[shape] += 1
+        if self._hooks[shape] != self._sets.hooks:
+            return True
         return self._set[shape] != self._sets.count and self._steps[shape] >= SETS_EVERY
 
 

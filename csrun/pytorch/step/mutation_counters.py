@@ -3,7 +3,7 @@
 Reading `grad` or `requires_grad` of all parameters took a third of a step's time in the loop.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from operator import attrgetter
@@ -66,11 +66,13 @@ class ModuleSets:
     train() and eval(), which are compared elsewhere.
 
     last: name of the latest change.
-    seen: the count when forward last ran.
+    hooks: count of changes of the parameters' hooks, which change gradients.
+    seen, seen_hooks: the counts when forward last ran.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.count, self.last, self.seen = 0, "", 0
+        self.hooks = self.seen_hooks = 0
         self._is_forward = False
         self._own = set(map(id, model.modules()))
         self._model = model
@@ -118,22 +120,28 @@ class ModuleSets:
     def _count_hook(self, hooks: Any) -> None:
         if self._is_forward or hooks is None or any(hooks is of_all for of_all in _OF_ALL_MODULES):
             return
-        owners = (*self._model.modules(), *self._model.parameters())
-        if any(hooks is getattr(owner, name, None) for owner in owners for name in HOOKS):
+        is_of_parameter = _has_hooks(self._model.parameters(), hooks)
+        if is_of_parameter or _has_hooks(self._model.modules(), hooks):
             self.count, self.last = self.count + 1, "a hook"
+            self.hooks += is_of_parameter
 
     def of_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the model's forward, wrapped so that its own changes are not counted."""
 
         @wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
-            self.seen, self._is_forward = self.count, True
+            self.seen, self.seen_hooks, self._is_forward = self.count, self.hooks, True
             try:
                 return call_for_user(forward, args, kwargs)
             finally:
                 self._is_forward = False
 
         return run
+
+
+def _has_hooks(owners: Iterable[Any], hooks: Any) -> bool:
+    """True if a table of hooks belongs to one of the owners."""
+    return any(hooks is getattr(owner, name, None) for owner in owners for name in HOOKS)
 
 
 def _changes_value(module: torch.nn.Module, name: str, value: Any) -> bool:

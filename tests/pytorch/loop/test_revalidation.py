@@ -202,6 +202,29 @@ def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
     assert ours == 3 + 1 + (30 - 4) // SETS_EVERY + 1  # at the block's end
 
 
+HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
+
+
+@pytest.mark.parametrize("register", HOOKS)
+def test_a_hook_of_a_parameter_is_seen_in_the_next_step(tmp_path, register):
+    """Also soon after another attribute was set."""
+    kit = Kit(Scaling())
+
+    def halves(value):
+        gradient = value if value.grad is None else value.grad
+        gradient.mul_(0.5)
+
+    def before(step):
+        if step == 4:
+            kit.model[0].unused = [1]
+        elif step == 6:
+            getattr(kit.model[0].inner.weight, register)(halves)
+
+    said = r"in step 6, after the loop has set a hook: a loop must compute the same in each step"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        both(kit, before, passes=1)
+
+
 def test_a_frozen_layers_gradient_of_zeros_is_that_of_step_1(tmp_path):
     """It was trained before, and zero_grad(set_to_none=False) leaves its gradient as zeros."""
 
