@@ -80,7 +80,11 @@ class LoopSteps(RecordingLoop):
                         self._run.flush()
                     if not loader.has(number):
                         break
-                yield self._begin_step(batches, number, loader.orders.rows(epoch, position))
+                try:
+                    yield self._begin_step(batches, number, loader.orders.rows(epoch, position))
+                except GeneratorExit:
+                    self._leave_pass(batches, number)
+                    raise
             self.end_step()
             self._run.look_at_data()
         loader.orders.is_in_progress = False
@@ -145,6 +149,16 @@ class LoopSteps(RecordingLoop):
             self._leave_open(step)
         else:
             self._leave_evaluation(step)
+
+    def _leave_pass(self, batches: Batches, number: int) -> None:
+        """Read weights from the store after a `break` behind the model's call of this batch.
+
+        A loop that takes one batch by `next(iter(loader))` has not called the model.
+        """
+        step = self._step
+        is_current = step is not None and step.batches is batches and step.batch == number
+        if step is not None and is_current and step.calls:
+            self._weight_calls.end()
 
     def _leave_evaluation(self, step: LoopStep) -> None:
         """End a step without `backward()`."""

@@ -73,6 +73,23 @@ def test_penalties_of_the_loop_are_of_each_steps_weights(tmp_path):
     beside(penalties, tmp_path)
 
 
+def test_weights_are_read_behind_a_loop_that_leaves_before_its_penalty(tmp_path):
+    def loop(kit):
+        losses, weight = [], kit.model[0].weight
+        for _ in range(2):
+            for step, (x, y) in enumerate(kit.train):
+                loss = kit.criterion(kit.model(x), y)
+                if len(losses) > 6 and step == 3:
+                    break
+                losses.append(kit.update(loss + 0.1 * weight.pow(2).sum()))
+        norm = weight.pow(2).sum().item()
+        x, y = next(iter(kit.train))  # this pass is left before the model is called
+        loss = kit.criterion(kit.model(x), y) + 0.1 * weight.pow(2).sum()
+        return [*losses, norm, kit.update(loss)]
+
+    beside(loop, tmp_path)
+
+
 def test_modes_may_be_set_behind_the_batch_in_each_step(tmp_path):
     beside(modes_set_behind_the_batch, tmp_path, Norm())
 
