@@ -8,14 +8,18 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any
 
+import torch
+
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import CaptureError, failure_of
 from csrun.pytorch.loader.iterated import UNKNOWN, WINDOW
 from csrun.pytorch.loop import call_order
 from csrun.pytorch.loop.loop_step import LoopStep
+from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.recording_loop import RecordingLoop
 from csrun.pytorch.loop.variant_cache import Key
 from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.expected_calls import MODEL
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
@@ -151,14 +155,19 @@ class LoopSteps(RecordingLoop):
             self._leave_evaluation(step)
 
     def _leave_pass(self, batches: Batches, number: int) -> None:
-        """Read weights from the store after a `break` behind the model's call of this batch.
+        """Read and write weights in the store after a `break` behind the model's call of this
+        batch: end an evaluation that is recorded.
 
         A loop that takes one batch by `next(iter(loader))` has not called the model.
         """
         step = self._step
-        is_current = step is not None and step.batches is batches and step.batch == number
-        if step is not None and is_current and step.calls:
-            self._weight_calls.end()
+        if step is None or step.batches is not batches or step.batch != number:
+            return
+        if step.recorded is None:
+            if step.calls:
+                self._weight_calls.end()
+        elif not step.status.is_over and _is_left_evaluation(step.recorded):
+            self.end_step()
 
     def _leave_evaluation(self, step: LoopStep) -> None:
         """End a step without `backward()`."""
@@ -186,3 +195,9 @@ class LoopSteps(RecordingLoop):
         step.calls.clear()
         if not step.status.is_queued:
             self._queue(step, (), QueuedWork.BATCH)
+
+
+def _is_left_evaluation(recorded: RecordedStep) -> bool:
+    """True if nothing but calls on its results may follow in an evaluation."""
+    has_called_model = any(call.name == MODEL for call in recorded.calls.found)
+    return has_called_model and not (recorded.has_loss or torch.is_grad_enabled())

@@ -65,6 +65,34 @@ def test_weights_are_written_between_evaluations_in_two_blocks(tmp_path):
     assert [float(x) for x in found] == pytest.approx([float(x) for x in expected], 1e-6)
 
 
+def test_an_average_is_swapped_in_after_a_break_out_of_an_evaluation(tmp_path):
+    """Also out of one that is recorded, as the first ones are."""
+
+    def loop(kit):
+        found, average = [], [torch.zeros_like(p) for p in kit.model.parameters()]
+        for _ in range(3):
+            found += kit.train_once()
+            for mean, p in zip(average, kit.model.parameters(), strict=True):
+                mean.lerp_(p.detach(), 0.5)
+            kit.model.eval()
+            with torch.no_grad():
+                for step, (x, y) in enumerate(kit.val):
+                    out = kit.model(x)
+                    loss = kit.criterion(out, y)
+                    if step == 1:
+                        break
+                hits = (out.argmax(1) == y).double().mean()
+                for mean, p in zip(average, kit.model.parameters(), strict=True):
+                    now = p.clone()
+                    p.copy_(mean)
+                    mean.copy_(now)
+            found += [hits, loss.item()]
+            kit.model.train()
+        return found
+
+    beside(loop, tmp_path)
+
+
 def test_weights_are_not_written_within_a_step(tmp_path):
     kit = Kit()
     said = "is written between the loop's batch and optimizer.step"
