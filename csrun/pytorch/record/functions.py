@@ -50,6 +50,7 @@ class FunctionCapture(TorchFunctionMode):
     def __enter__(self) -> Self:
         for name, func in _BY_NAME.items():
             setattr(functional, name, _patched(func))
+        torch._functorch.utils.unwrap_dead_wrappers = _function_arguments
         _open.append(self)
         self._proxy, torch.fx.Proxy = torch.fx.Proxy, GraphValue
         super().__enter__()
@@ -59,6 +60,7 @@ class FunctionCapture(TorchFunctionMode):
         super().__exit__(*error)
         torch.fx.Proxy = self._proxy
         _open.remove(self)
+        torch._functorch.utils.unwrap_dead_wrappers = _unwrap_dead_wrappers
         for name, func in _BY_NAME.items():
             setattr(functional, name, func)
 
@@ -75,6 +77,10 @@ class FunctionCapture(TorchFunctionMode):
             self._recorder.backward.is_watched = True
         args, kwargs = self._recorder.packed.with_valid_rows(func, args, kwargs)
         return self.composite(func, args, kwargs)
+
+    def arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of an `autograd.Function`, which no mode sees."""
+        return self._recorder.packed.for_custom_function(args)
 
     @property
     def is_over(self) -> bool:
@@ -105,6 +111,14 @@ class FunctionCapture(TorchFunctionMode):
 
 _BY_NAME = {func.__name__: func for func in COMPOSITES}
 _open: list[FunctionCapture] = []  # the innermost last
+_unwrap_dead_wrappers = torch._functorch.utils.unwrap_dead_wrappers
+
+
+def _function_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Replace `unwrap_dead_wrappers`, which `autograd.Function.apply` calls on its arguments."""
+    args = _unwrap_dead_wrappers(args)
+    capture = _open[-1] if _open else None
+    return args if capture is None or capture.is_over else capture.arguments(args)
 
 
 @cache

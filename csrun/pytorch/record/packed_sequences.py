@@ -4,7 +4,8 @@ PyTorch packs the valid steps of all sequences into rows, whose number depends o
 recording has the padded rows instead: a recurrent layer computes all of them, and each sequence
 keeps its state past its end, so that one program serves all lengths of a batch with the same
 longest sequence. A function of packed rows that is no recurrent layer gets the valid ones, which
-the host selects in each step.
+the host selects in each step. They are one tensor for all functions, so that writes into it and its
+views are seen by all of them; recurrent layers then get its rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,17 @@ _OF_ANY_ROWS = {
         getattr(torch.Tensor, name).__get__
         for name in ("dtype", "device", "layout", "ndim", "requires_grad", "is_cuda")
     ),
+}
+#: Functions that change a tensor's place in the autograd graph, or its memory, by name.
+_OF_ONE_TENSOR = {
+    getattr(torch.Tensor, name): name
+    for name in (
+        *("register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
+        *("requires_grad_", "detach_", "set_", "resize_", "resize_as_"),
+    )
+} | {
+    getattr(torch.Tensor, name).__set__: f"an assignment to {name}"
+    for name in ("requires_grad", "data", "grad", "_backward_hooks")
 }
 
 
@@ -60,6 +72,25 @@ class _Packed:
         """Rows by time step. Shapes: -> [T, B, ...]"""
         return self.rows.unflatten(0, self.mask.shape)
 
+    def with_rows(self, valid: Any) -> _Packed:
+        """Return the padded form of other valid rows."""
+        places = self.mask.flatten().nonzero().squeeze(1)
+        padded = torch.zeros(self.mask.numel(), *valid.shape[1:], dtype=valid.dtype)
+        return _Packed(padded.index_add(0, places, valid), self.sizes, self.lengths, self.mask)
+
+
+@dataclass(frozen=True)
+class _ValidRows:
+    """Valid rows of a packed sequence. Their value becomes another one when they are written."""
+
+    rows: Any
+    first: Any
+
+    @property
+    def is_written(self) -> bool:
+        """True if a function has written into the rows or a view of them."""
+        return bool(self.rows.value != self.first)
+
 
 class PackedSequences:
     """Packed sequences of one recording, by the ids of their rows and of their `batch_sizes`.
@@ -71,6 +102,10 @@ class PackedSequences:
         self._recorder = recorder
         self._by_rows: dict[int, _Packed] = {}
         self._by_sizes: dict[int, _Packed] = {}
+        self._valid: dict[int, _ValidRows] = {}  # by the ids of the padded rows
+
+    def __bool__(self) -> bool:
+        return bool(self._by_rows)
 
     def add(self, rows: Any, sizes: torch.Tensor, lengths: Any, mask: Any) -> None:
         """Note padded rows that stand for packed ones."""
@@ -81,19 +116,17 @@ class PackedSequences:
     def find(self, rows: Any, sizes: Any) -> _Packed | None:
         """Return the padded form of packed rows; None if they were not packed in forward."""
         if (found := self._by_rows.get(id(rows))) is not None:
-            return found
-        if (like := self._by_sizes.get(id(sizes))) is None:
-            return None
-        places = like.mask.flatten().nonzero().squeeze(1)
-        padded = torch.zeros(like.mask.numel(), *rows.shape[1:], dtype=rows.dtype)
-        return _Packed(padded.index_add(0, places, rows), sizes, like.lengths, like.mask)
+            valid = self._valid.get(id(rows))
+            return found.with_rows(valid.rows) if valid and valid.is_written else found
+        like = self._by_sizes.get(id(sizes))
+        return like and like.with_rows(rows)
 
     def with_valid_rows(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, Any]:
         """Return a function's arguments with the valid rows in place of padded ones.
 
-        Raises: CaptureError for a function of `batch_sizes`
+        Raises: CaptureError for a function of `batch_sizes`, or of the tensor of rows as such
         """
         if not self._by_rows or func in _PACKED or func in _OF_ANY_ROWS:
             return args, kwargs
@@ -104,7 +137,24 @@ class PackedSequences:
             self._require_first(func, args)
         if not any(id(leaf) in self._by_rows for leaf in leaves):
             return args, kwargs
+        if (name := _OF_ONE_TENSOR.get(func)) is not None and id(args[0]) in self._by_rows:
+            raise self._recorder.refusal(
+                f"{name} of a packed sequence's data is not supported: take x = "
+                "packed.data.clone(), call it on x, and use PackedSequence(x, *packed[1:])"
+            )
         return map_arguments(self._valid_rows, args, kwargs)
+
+    def for_custom_function(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of an `autograd.Function`, with the valid rows."""
+        return tuple(map(self._valid_rows, args)) if self._by_rows else args
+
+    def require_not_recomputed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raises: CaptureError if an operator of the backward pass gets padded rows"""
+        if any(id(leaf) in self._by_rows for leaf in leaves_of(args, kwargs)):
+            raise self._recorder.refusal(
+                "torch.utils.checkpoint recomputes functions of a packed sequence, which is not "
+                "supported: give it x = packed.data.clone(), or call them without a checkpoint"
+            )
 
     def require_padded(self, results: Any) -> None:
         """Raises: CaptureError if there is a packed sequence among forward's results"""
@@ -117,10 +167,16 @@ class PackedSequences:
         """Forget the sequences, because the step is recorded again from its beginning."""
         self._by_rows.clear()
         self._by_sizes.clear()
+        self._valid.clear()
 
     def _valid_rows(self, argument: Any) -> Any:
-        packed = self._by_rows.get(id(argument))
-        return argument if packed is None else packed.by_step[packed.mask]
+        if (packed := self._by_rows.get(id(argument))) is None:
+            return argument
+        if (valid := self._valid.get(id(argument))) is None:
+            with torch._C.DisableTorchFunction(), torch.enable_grad():  # for later functions
+                rows = packed.by_step[packed.mask]
+            valid = self._valid[id(argument)] = _ValidRows(rows, rows.value)
+        return valid.rows
 
     def _require_first(self, func: Any, args: tuple[Any, ...]) -> None:
         """Raises: CaptureError unless only the number of sequences is read"""
@@ -133,7 +189,7 @@ class PackedSequences:
 
 
 def pack(recorder: _PackingRecorder, input: Any, lengths: Any, batch_first: bool) -> Any:
-    """Return padded rows up to the longest sequence, and constant batch sizes.
+    """Return padded rows up to the longest sequence, with zeros as padding, and constant sizes.
 
     Shapes: input [T, B, ...] or [B, T, ...], lengths [B] -> [longest * B, ...], [longest]
     """
@@ -145,8 +201,10 @@ def pack(recorder: _PackingRecorder, input: Any, lengths: Any, batch_first: bool
     else:
         steps = steps[torch.arange(len(steps)) < lengths.max()]
     sizes = torch.full((len(steps),), steps.shape[1])
-    rows = steps.flatten(0, 1)
-    recorder.packed.add(rows, sizes, lengths, torch.arange(len(steps))[:, None] < lengths)
+    mask = torch.arange(len(steps))[:, None] < lengths
+    padding = ~mask.unflatten(1, (-1, *(1,) * (steps.dim() - 2)))
+    rows = steps.masked_fill(padding, 0).flatten(0, 1)  # gradients of NaN would be NaN
+    recorder.packed.add(rows, sizes, lengths, mask)
     return rows, sizes
 
 

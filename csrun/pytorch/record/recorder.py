@@ -279,11 +279,16 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         return self._record_operator(func, given, args, kwargs)
 
     def _observe(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Note an operator for the check of the calls, and for saved tensors of hooks."""
+        """Note an operator for the check of the calls, and for saved tensors of hooks.
+
+        Raises: CaptureError for a packed sequence in the backward pass
+        """
         if self.followed is not None:
             self.followed.observe_operator(args, kwargs)
         if are_saved_through_hooks():
             self.backward.is_watched = True
+        if self.backward.is_in_progress and self.packed:
+            self.packed.require_not_recomputed(args, kwargs)
 
     def _record_operator(
         self, func: Any, given: list[torch.Tensor], args: Any, kwargs: Mapping[str, Any]

@@ -8,7 +8,9 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
@@ -91,9 +93,177 @@ def test_other_functions_get_the_valid_rows(tmp_path):
     beside(one_pass, tmp_path, OfRows(LAYERS["rnn"]()), kit=Lengths)
 
 
+class Edited(Network):
+    """Edits the input's or the layer's packed rows by `edit`, which may return others."""
+
+    def __init__(self, layer, edit):
+        super().__init__(layer)
+        self.edit = edit
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, state = self.layer(self._edited(packed))
+        return self.head(self._edited(out)) + state.mean(0).mean(1, keepdim=True)
+
+    def _edited(self, packed):
+        rows = self.edit(packed.data)
+        return packed if rows is None else PackedSequence(rows, *packed[1:])
+
+
+class Negated(torch.autograd.Function):
+    """The opposite; the gradient is negated twice."""
+
+    @staticmethod
+    def forward(ctx, x):
+        """Return the opposite."""
+        ctx.save_for_backward(x)
+        return -x - x.mean()
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return another gradient than the function's."""
+        (x,) = ctx.saved_tensors
+        return grad * x.cos()
+
+
+class Returned(Negated):
+    """The argument itself, as reversals of gradients return it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        """Return the argument."""
+        ctx.save_for_backward(x)
+        return x
+
+
+negated = Negated.apply  # as scripts bind it, before a Session
+
+
+def write(rows):
+    rows.mul_(2.0)
+    rows[0] = 0.0
+    rows.data[1] = 0.25
+    functional.relu(rows, inplace=True)
+
+
+def write_view(rows):
+    last = rows[:, 1:]
+    last += rows.mean()
+
+
+def write_out(rows):
+    with torch.no_grad():
+        torch.mul(rows, 0.5, out=rows.detach())
+
+
+def read_without_gradient(rows):
+    with torch.no_grad():
+        mean = rows.mean()
+    return rows * mean
+
+
+def recomputed(rows):
+    return checkpoint(lambda x: (x.tanh() * x.mean()).sin(), rows.clone(), use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(write, write_view, write_out, read_without_gradient),
+        *(recomputed, negated, Returned.apply),
+    ],
+    ids=lambda edit: edit.__qualname__,
+)
+def test_packed_rows_are_edited_as_in_pytorch(tmp_path, edit):
+    beside(one_pass, tmp_path, Edited(LAYERS["rnn"](), edit), kit=Lengths)
+
+
+class Padded(Lengths):
+    """Batches with NaN and infinity as padding."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        x, lengths, _ = self.train.dataset.tensors
+        padding = torch.arange(LONGEST) >= lengths[:, None]
+        x[padding] = float("nan")
+        x[::2][padding[::2]] = float("inf")
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_padding_may_be_nan(tmp_path, name):
+    beside(one_pass, tmp_path, Network(LAYERS[name]()), kit=Padded)
+
+
+def hook(rows):
+    rows.register_hook(lambda grad: grad * 2)
+
+
+def retain(rows):
+    rows.retain_grad()
+
+
+def require(rows):
+    rows.requires_grad_()
+
+
+def assign(rows):
+    rows.requires_grad = True
+
+
+def detach(rows):
+    rows.detach_()
+
+
+@pytest.mark.parametrize(
+    ("edit", "name"),
+    [
+        (hook, "register_hook"),
+        (retain, "retain_grad"),
+        (require, "requires_grad_"),
+        (assign, "an assignment to requires_grad"),
+        (detach, "detach_"),
+    ],
+)
+def test_the_graph_of_packed_rows_is_not_changed(tmp_path, edit, name):
+    kit = Lengths(Edited(LAYERS["rnn"](), edit))
+    line = edit.__code__.co_firstlineno + 1
+    message = f"{line}: .*{name} of a packed sequence's data is not supported: take x ="
+    with pytest.raises(UsageError, match=message), kit.session(tmp_path):
+        one_pass(kit)
+
+
+def hook_of_a_clone(rows):
+    x = rows.clone()
+    if x.requires_grad:  # of the layer
+        x.register_hook(lambda grad: grad * 2)
+    return x
+
+
+def test_what_the_refusal_says_works(tmp_path):
+    beside(one_pass, tmp_path, Edited(LAYERS["rnn"](), hook_of_a_clone), kit=Lengths)
+
+
 class ReadsSizes(Network):
     def head(self, packed):
         return super().head(packed) * packed.batch_sizes.sum()
+
+
+class RecomputesRows(Network):
+    def head(self, packed):
+        rows = checkpoint(lambda x: x.tanh().sin(), packed.data, use_reentrant=False)
+        return super().head(PackedSequence(rows, *packed[1:]))
+
+
+class RecomputesLayer(Network):
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(checkpoint(lambda p: self.layer(p)[0], packed, use_reentrant=False))
+
+
+class RecomputesReentrantly(Network):
+    def head(self, packed):
+        rows = checkpoint(lambda x: packed.data * x.mean(), packed.data, use_reentrant=True)
+        return super().head(PackedSequence(rows, *packed[1:]))
 
 
 class Returns(Network):
@@ -106,6 +276,9 @@ class Returns(Network):
     ("model", "message"),
     [
         (ReadsSizes, "batch_sizes of a packed sequence are read"),
+        (RecomputesRows, "torch.utils.checkpoint recomputes functions of a packed sequence"),
+        (RecomputesLayer, "torch.utils.checkpoint recomputes functions of a packed sequence"),
+        (RecomputesReentrantly, "torch.utils.checkpoint recomputes functions of a packed seq"),
         (Returns, "forward returns a packed sequence"),
     ],
 )
