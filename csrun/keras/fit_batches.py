@@ -22,16 +22,21 @@ def has_batches(x: Any) -> bool:
     return not (x is None or hasattr(x, "shape") or isinstance(x, Mapping | tuple | list))
 
 
-def training_batches(x: Any, steps: int | None, unsupported: Mapping[str, Any]) -> FitData:
+def training_batches(
+    x: Any, steps: int | None, epochs: int, unsupported: Mapping[str, Any]
+) -> FitData:
     """Return the training data of a fit on batches; an iterator goes on in the next epoch.
 
     steps: of an epoch; by default the number of batches. unsupported: arguments of arrays.
 
-    Raises: UsageError for an argument of arrays, or if the number of batches is not known
+    Raises: UsageError for an argument of arrays, if the number of batches is not known, or if
+        epochs would have different numbers of steps
     """
     for name, value in unsupported.items():
         if value is not None:
             raise UsageError(f"fit: {name} needs arrays: have the batches of x contain it")
+    if steps is not None:
+        _require_equal_epochs(x, steps, epochs)
     found = Dataset.from_batches(_in_order(x))
     dataset = found if isinstance(x, Iterator) else found.repeat()
     return FitData(lambda: dataset, _count(x, steps, "steps_per_epoch"))
@@ -49,6 +54,20 @@ def validation_batches(data: Any, steps: int | None, frequency: int | Sequence[i
         )
     dataset = Dataset.from_batches(_in_order(data))
     return Validation(dataset, _count(data, steps, "validation_steps"), frequency)
+
+
+def _require_equal_epochs(x: Any, steps: int, epochs: int) -> None:
+    """Raises: UsageError if an epoch reaches the end of the data, where Keras ends it early"""
+    try:
+        batches = len(x)
+    except TypeError:
+        return  # of unknown length
+    if steps > 0 and batches < steps * epochs and batches % steps:
+        raise UsageError(
+            f"fit: steps_per_epoch={steps} does not divide the {batches} batches of x, so that "
+            f"Keras would end an epoch after {batches % steps} steps: leave it out, or give a "
+            f"divisor of {batches}"
+        )
 
 
 def _count(x: Any, steps: int | None, option: str) -> int:

@@ -142,7 +142,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         if has_batches(x):
             of_arrays = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
             of_arrays["validation_split"] = validation_split or None
-            data = training_batches(x, steps_per_epoch, of_arrays)
+            data = training_batches(x, steps_per_epoch, epochs, of_arrays)
         else:
             require_no_steps(steps_per_epoch, "steps_per_epoch")
             if validation_split and validation_data is None:

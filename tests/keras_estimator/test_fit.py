@@ -106,6 +106,14 @@ class Changing(Batches):
         """Nothing."""
 
 
+class Ten(Batches):
+    """More batches, which are repeated."""
+
+    def __len__(self):
+        """Number of batches."""
+        return 10
+
+
 def generated():
     for number in range(10):
         yield Batches()[number]
@@ -115,9 +123,11 @@ def generated():
     ("make", "options"),
     [
         (Batches, {"epochs": 2}),
+        (Batches, {"epochs": 3, "steps_per_epoch": 2}),
+        (Ten, {"epochs": 2, "steps_per_epoch": 3}),
         (generated, {"epochs": 2, "steps_per_epoch": 3}),
     ],
-    ids=["PyDataset", "generator"],
+    ids=["PyDataset", "a divisor", "less than all batches", "generator"],
 )
 def test_fit_takes_batches_as_keras_does(tmp_path, make, options):
     model = mlp()
@@ -129,6 +139,35 @@ def test_fit_takes_batches_as_keras_does(tmp_path, make, options):
     assert results.keys() == history.keys()
     for name, values in history.items():
         assert results[name] == pytest.approx(values, rel=1e-5), name
+
+
+class Lengths(keras.callbacks.Callback):
+    """The numbers of steps of the epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Begin a number."""
+        self.found.append(0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Count a step."""
+        self.found[-1] += 1
+
+
+@pytest.mark.parametrize(("steps", "lengths"), [(4, [4, 4, 2]), (12, [10, 10, 10])])
+def test_epochs_that_keras_ends_early_are_refused(tmp_path, steps, lengths):
+    options, counted = {"epochs": 3, "steps_per_epoch": steps}, Lengths()
+    with pytest.warns(UserWarning, match="Your input ran out of data"):
+        mlp().fit(Ten(), **options, callbacks=[counted], shuffle=False, verbose=0)
+    assert counted.found == lengths
+    message = (
+        f"^fit: steps_per_epoch={steps} does not divide the 10 batches of x, .* {lengths[-1]} "
+    )
+    with pytest.raises(UsageError, match=message):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(Ten(), **options)
 
 
 class Distilled(keras.Sequential):
