@@ -32,6 +32,8 @@ log = logging.getLogger("csrun")
 class LoopSteps(RecordingLoop):
     """Steps of a loop, from one batch to the next; `SessionLoop` has the loop's calls."""
 
+    _late_error: Exception | None = None  # of an evaluation that ended with its generator
+
     def end(self) -> None:
         """End the last step and the loop."""
         self.end_step()
@@ -137,6 +139,9 @@ class LoopSteps(RecordingLoop):
 
     def end_step(self) -> None:
         """End the current step: the loop takes the next batch, or the pass is over."""
+        if (error := self._late_error) is not None:
+            self._late_error = None
+            raise error
         self._leave_step()
         self.readback.settle()
 
@@ -167,7 +172,10 @@ class LoopSteps(RecordingLoop):
             if step.calls:
                 self._weight_calls.end()
         elif not step.status.is_over and _is_left_evaluation(step.recorded):
-            self.end_step()
+            try:
+                self.end_step()
+            except Exception as error:  # Python ignores errors of a generator that it frees
+                self._late_error = error
 
     def _leave_evaluation(self, step: LoopStep) -> None:
         """End a step without `backward()`."""
@@ -199,5 +207,6 @@ class LoopSteps(RecordingLoop):
 
 def _is_left_evaluation(recorded: RecordedStep) -> bool:
     """True if nothing but calls on its results may follow in an evaluation."""
-    has_called_model = any(call.name == MODEL for call in recorded.calls.found)
-    return has_called_model and not (recorded.has_loss or torch.is_grad_enabled())
+    if recorded.is_finished or recorded.has_loss or torch.is_grad_enabled():
+        return False
+    return any(call.name == MODEL for call in recorded.calls.found)

@@ -9,6 +9,7 @@ from torch import nn  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.loop.loop_steps import LoopSteps  # noqa: E402
 
 
 def written(kit):
@@ -130,3 +131,21 @@ def test_statistics_that_the_loop_resets(tmp_path):
         return losses + kit.train_once()
 
     beside(loop, tmp_path, nn.Linear(6, 4), nn.BatchNorm1d(4))
+
+
+def test_an_error_of_an_evaluation_that_a_break_ends_is_raised(tmp_path, monkeypatch):
+    """Python itself ignores the errors of a generator that it frees."""
+
+    def refuse(loop, step):
+        raise UsageError("the evaluation is refused")
+
+    kit = Kit()
+    with pytest.raises(UsageError, match="the evaluation is refused"), kit.session(tmp_path):
+        kit.model.eval()
+        with torch.no_grad(), monkeypatch.context() as patched:
+            patched.setattr(LoopSteps, "_leave_evaluation", refuse)
+            for x, _ in kit.val:
+                kit.model(x)
+                break
+        kit.model.train()
+        kit.train_once()

@@ -95,6 +95,27 @@ def test_optimizers_with_a_rule_may_be_recorded_too(name, tmp_path):
     beside(lambda kit: kit.train_once(), tmp_path, kit=InLists, optimizer=IN_LISTS[name])
 
 
+def test_a_closure_of_an_optimizer_in_lists_is_called_once(tmp_path):
+    calls = []
+
+    def loop(kit):
+        losses = []
+        for x, y in kit.train:
+
+            def closure(x=x, y=y):
+                calls.append(kit)
+                kit.optimizer.zero_grad()
+                loss = kit.criterion(kit.model(x), y)
+                loss.backward()
+                return loss
+
+            losses.append(kit.optimizer.step(closure=closure).detach())
+        return losses
+
+    beside(loop, tmp_path, kit=InLists, optimizer=IN_LISTS["AdamW"])
+    assert len(calls) == 2 * 6
+
+
 def test_lbfgs_computes_on_the_host_what_pytorch_does(tmp_path, caplog):
     def closures(kit):
         torch.manual_seed(7)
