@@ -20,7 +20,7 @@ import pytest
 
 MODELS = Path(__file__).parents[1] / "reference_models"
 
-SETTLE_S = 15.0  # for what a test ended to be gone, on a busy machine, too
+SETTLE_S = 15.0  # time for a test's processes and files to disappear, also on a loaded machine
 OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventpoll]")
 
 # Where bytecode is not written (many images of containers say so), each process that a test starts
@@ -123,7 +123,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced() -> Iterator[None]:
-    """Files are not flushed to the disk: that is a third of a small training's time."""
+    """Skip fsync, which takes a third of a small training's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield

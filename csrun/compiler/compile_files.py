@@ -9,7 +9,13 @@ from csrun.compiler.emit.codegen import GeneratedProgram
 from csrun.compiler.lair import Generated
 from csrun.compiler.passes import Stage
 from csrun.compiler.plan.store_layout import Layout
-from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, precision_of, render
+from csrun.compiler.report.contents import (
+    HTML_FILE,
+    GeneratedKernel,
+    Report,
+    arithmetic_text,
+    render,
+)
 from csrun.compiler.report.text_report import TEXT_FILE, text_report
 from csrun.executable import Plan, machine_code, manifest_of
 from csrun.executable.bfloat16 import TITLES
@@ -83,7 +89,7 @@ def compile_files(
             plan.parameters,
             plan.systems,
             compiled.form_of_kernels,
-            precision_of(plan),
+            arithmetic_text(plan),
         ),
     }
     if code is not None:

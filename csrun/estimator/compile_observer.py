@@ -27,5 +27,5 @@ def observer_of(begin: Begin) -> PassObserver:
 
 
 def verification() -> Verification:
-    """When modules are verified: after each pass, to debug passes, or never."""
+    """Return how often modules are verified: after each pass in debugging, or never."""
     return Verification.EACH if debug_level() >= DebugLevel.PASSES else Verification.NONE

@@ -63,5 +63,8 @@ def _choice_text(choice: ReplicaChoice) -> str:
     if choice.replicas > 1:
         return f"{_replicas(choice.replicas)}, estimated {choice.gain:.2f}x as fast as one"
     if choice.most > 1:
-        return f"one replica of the model: up to {choice.most} fit, but none is estimated faster"
+        return (
+            f"one replica of the model: up to {choice.most} fit, but more are not estimated to be "
+            "faster"
+        )
     return "one replica of the model: a second one does not fit"

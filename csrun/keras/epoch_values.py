@@ -13,7 +13,8 @@ from csrun.runtime.step.results import Mean, StepResult
 #: Tensor of a checkpoint, unless the epoch's end is done: total and count of the epoch's losses,
 #: then the state of its metrics, as the bits of float64s, since floats of a checkpoint are weights.
 EPOCH_TENSOR = "fit/epoch"
-#: Tensor of a checkpoint whose weights callbacks have set at the end of a fit, instead of averages.
+#: Checkpoint tensor that marks weights set by callbacks at the end of a fit; averages do not
+#: replace them.
 FINAL_TENSOR = "fit/final_weights"
 
 

@@ -35,8 +35,8 @@ def require_no_steps(steps: int | None, option: str) -> None:
     """Raises: UsageError for a number of batches of arrays"""
     if steps is not None:
         raise UsageError(
-            f"fit: {option} is not supported with arrays, of which all batches are used: leave it "
-            "out, or give an iterable of batches"
+            f"fit: {option} is not supported for arrays, whose batches are all used: leave it out, "
+            "or pass an iterable of batches"
         )
 
 

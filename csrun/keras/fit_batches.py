@@ -25,7 +25,8 @@ def has_batches(x: Any) -> bool:
 def training_batches(
     x: Any, steps: int | None, epochs: int, unsupported: Mapping[str, Any]
 ) -> FitData:
-    """Return the training data of a fit on batches; an iterator goes on in the next epoch.
+    """Return the training data of a fit on batches; an iterator is not restarted between
+    epochs.
 
     steps: of an epoch; by default the number of batches. unsupported: arguments of arrays.
 
@@ -34,7 +35,10 @@ def training_batches(
     """
     for name, value in unsupported.items():
         if value is not None:
-            raise UsageError(f"fit: {name} needs arrays: have the batches of x contain it")
+            raise UsageError(
+                f"fit: {name} is supported for arrays only: put labels and sample weights into the "
+                "batches of x, and validation samples into validation_data"
+            )
     if steps is not None:
         _require_equal_epochs(x, steps, epochs)
     found = Dataset.from_batches(_in_order(x))
@@ -49,8 +53,8 @@ def validation_batches(data: Any, steps: int | None, frequency: int | Sequence[i
     """
     if isinstance(data, Iterator):
         raise UsageError(
-            f"fit: validation_data is a {type(data).__name__}, which can be read once: give arrays "
-            "or an iterable that starts again"
+            f"fit: validation_data is a {type(data).__name__}, which can only be read once: "
+            "pass arrays or an iterable that can be restarted"
         )
     dataset = Dataset.from_batches(_in_order(data))
     return Validation(dataset, _count(data, steps, "validation_steps"), frequency)
@@ -91,8 +95,8 @@ def _in_order(x: Any) -> Iterable[Any]:
     for method in ("on_epoch_begin", "on_epoch_end"):
         if not getattr(type(x), method).__module__.startswith("keras."):
             raise UsageError(
-                f"fit: {type(x).__name__}.{method} is not called, since each task reads the data "
-                "by itself: have the batches depend on their numbers only"
+                f"fit: {type(x).__name__}.{method} is not called, because each task reads the "
+                "data separately: make each batch depend on its index only"
             )
     return _PyBatches(x)
 

@@ -202,7 +202,7 @@ class _RunningFit:
         model, training, steps = self._model.keras, self._training, self._loop.steps
         model.stop_training, logs = False, {}
         self._give_weights()
-        with self._watched():
+        with self._apply_changes():
             self._callbacks.on_train_begin()
         first = (training.step - self._resumes_epoch) // steps
         for epoch in range(first, self._loop.epochs):
@@ -221,7 +221,7 @@ class _RunningFit:
                 break
         if self._is_watched:  # as in Keras, before callbacks restore the best weights
             model.optimizer.finalize_variable_values(self._model.trained)
-        with self._watched() as changed:
+        with self._apply_changes() as changed:
             self._callbacks.on_train_end(logs)
         self._has_final_weights = bool(changed)
         return {**training.finish(), **self._values}
@@ -230,7 +230,7 @@ class _RunningFit:
         """Begin an epoch; a resumed one has what callbacks have changed at its first beginning."""
         if not is_resumed:
             self._epoch.begin()
-            with self._watched():
+            with self._apply_changes():
                 self._callbacks.on_epoch_begin(epoch)
             return
         rate = self._optimizer._learning_rate
@@ -245,7 +245,7 @@ class _RunningFit:
         validation = self._loop.validation
         if validation is not None and validation.is_due(epoch) and np.isfinite(logs["loss"]):
             logs |= self._validated(validation)
-        with self._watched():
+        with self._apply_changes():
             self._callbacks.on_epoch_end(epoch, logs)
         self._epoch.is_open = False
 
@@ -260,9 +260,9 @@ class _RunningFit:
         while training.step < end and not training.is_over:
             number = training.step % steps
             if self._by_batch:
-                with self._watched():
+                with self._apply_changes():
                     self._callbacks.on_train_batch_begin(number)
-            self._order(1 if self._by_batch else min(end - training.step, MOST_STEPS))
+            self._run_steps(1 if self._by_batch else min(end - training.step, MOST_STEPS))
             if self._model.keras.stop_training:
                 break
             if training.step < end:
@@ -275,10 +275,10 @@ class _RunningFit:
 
     def _end_batch(self, number: int) -> None:
         self._give_weights()
-        with self._watched():
+        with self._apply_changes():
             self._callbacks.on_train_batch_end(number, self._epoch.logs())
 
-    def _order(self, count: int) -> None:
+    def _run_steps(self, count: int) -> None:
         """Compute up to `count` steps; a loss that is not finite is passed to a callback for it.
 
         Raises: NotFiniteLossError without such a callback
@@ -293,7 +293,10 @@ class _RunningFit:
             self._end_batch(training.step % self._loop.steps)
 
     def after_steps(self, first: int, count: int) -> None:
-        """Add steps to the values of the epoch; a batch ends before a signal takes effect."""
+        """Add steps to the values of the epoch.
+
+        With callbacks of batches, call `on_train_batch_end` before a pending signal is handled.
+        """
         machine = self._loaded.machine
         for slot, loss in enumerate(machine.losses(count)):
             self._epoch.add_loss(loss)
@@ -312,7 +315,7 @@ class _RunningFit:
         if self._passes:
             program.begin()
         self._passes += 1
-        with self._watched():
+        with self._apply_changes():
             self._callbacks.on_test_begin()
         self._training.require_replaced()
         host: FitMetrics | None = traced.host  # type: ignore[assignment]
@@ -327,7 +330,7 @@ class _RunningFit:
             results = {"global_step": float(step), "loss": error.loss}
         self._loop.write_events(results)
         logs.pop("global_step", None)
-        with self._watched():
+        with self._apply_changes():
             self._callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
 
@@ -342,8 +345,10 @@ class _RunningFit:
             variable.assign(np.array(state[name]))
 
     @contextmanager
-    def _watched(self) -> Iterator[dict[str, Array]]:
-        """Context manager that takes over what callbacks change; the changes are in its value."""
+    def _apply_changes(self) -> Iterator[dict[str, Array]]:
+        """Context manager that applies callbacks' changes on exit; yields a dict that then holds
+        them.
+        """
         variables = self._model.named.items() if self._is_watched else ()
         before = {name: _version(variable) for name, variable in variables}
         had_number, changed = not callable(self._optimizer._learning_rate), dict[str, Array]()

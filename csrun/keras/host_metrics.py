@@ -63,7 +63,8 @@ class KerasMetrics(HostCall):
                 set_keras_mask(prediction, masks[number] > 0)
         weights = tree_map(torch.clone, weights)
         if _losses_of(self.model) or (masks and weights):
-            # It updates its metrics, and multiplies masks into the weights that metrics then get.
+            # _compile_loss updates the loss metrics, and multiplies the masks into `weights`, which
+            # update_state reads below.
             self.model._compile_loss(y, predictions, *weights)
         if (compiled := self.model._compile_metrics) is not None:
             compiled.update_state(y, predictions, *weights)
@@ -142,6 +143,8 @@ def masks_of(outputs: Any) -> dict[int, Any]:
 
     Source: keras.layers.Masking, Embedding(mask_zero=True): losses and metrics leave out samples
     and time steps whose mask is False.
+
+    Shapes: output [B, T, ...] -> mask [B, T]
     """
     masks = map(get_keras_mask, tree_leaves(outputs))
     return {

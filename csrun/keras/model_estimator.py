@@ -125,8 +125,8 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         callbacks: Any = None,
         **others: Any,
     ) -> History:
-        """Train on arrays for this many epochs, without the samples of an incomplete last batch;
-        or on x that gives batches.
+        """Train for `epochs` epochs on arrays, without an incomplete last batch, or on an iterable
+        of batches.
 
         validation_data: evaluated after each epoch, or those of validation_freq; the values have
             the prefix `val_`. Without them the last samples are, if validation_split is their
@@ -163,7 +163,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
             most = validation_batch_size or batch_size
             validation = validation_of(validation_data, most, validation_freq, multiple)
         loop = FitLoop(self._model, epochs, data.steps, given, validation)
-        return self._fitted(loop, data)
+        return self._run_fit(loop, data)
 
     def _batches(
         self, arrays: tuple[Any, ...], batch_size: int, epochs: int, shuffle: bool
@@ -172,7 +172,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         ordered = samples.shuffle(self._config.seed) if shuffle else samples
         return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
 
-    def _fitted(self, loop: FitLoop, data: FitData) -> History:
+    def _run_fit(self, loop: FitLoop, data: FitData) -> History:
         """Run the loop of a fit."""
 
         def lead(run: EstimatorRun) -> Results:

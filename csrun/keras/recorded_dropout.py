@@ -1,4 +1,4 @@
-"""Dropout of Keras layers as PyTorch's, whose masks csrun draws itself, with any shape of noise."""
+"""Keras dropout layers recorded as PyTorch dropout with csrun's masks, for any noise shape."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ def recorded_dropout(sample: torch.Tensor) -> Iterator[None]:
     from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
 
     def masks(cell: Any, step_input: Any, dropout_rate: float) -> Any:
-        """Source: DropoutRNNCell, whose ones do not depend on the batch."""
+        """As DropoutRNNCell._create_dropout_mask, but with ones that depend on the batch."""
         count: int | None = getattr(cell, "dropout_mask_count", None)
         ones = _ones_by_sample(sample, step_input)
         found = [functional.dropout(ones, dropout_rate) for _ in range(count or 1)]
@@ -51,5 +51,5 @@ def _ones_by_sample(sample: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _ones(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return ones that depend on the batch, whose samples then have different masks."""
+    """Return ones computed from x, so that each sample gets its own mask."""
     return torch.where(torch.eq(x, x), 1.0, 1.0).to(dtype)

@@ -262,7 +262,7 @@ class _KerasStep:
                 return None
             # A copy, since Keras multiplies masks into it in place.
             weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
-            loss = model.keras._compute_loss(  # which leaves `training` out if a class's own does
+            loss = model.keras._compute_loss(  # omits `training` if compute_loss does not take it
                 x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
             )
         if trains:

@@ -1,4 +1,4 @@
-"""PyTorch's loss scalers for CUDA, on a machine without it, where they would be disabled."""
+"""CUDA loss scalers on machines without CUDA, where PyTorch would disable them."""
 
 from functools import wraps
 from inspect import signature
@@ -10,9 +10,9 @@ _Scaler = torch.amp.GradScaler
 
 
 def make_cuda_scalers_work() -> None:
-    """From now on, create scalers for CUDA as scalers for the CPU if there is no CUDA.
+    """Create CUDA scalers as CPU scalers from now on, if there is no CUDA.
 
-    They then have the script's arguments and state, before, in and after a Session's block.
+    Their arguments and state are kept before, in and after a Session's block.
     """
     original = _Scaler.__init__
     if hasattr(original, "__wrapped__"):

@@ -30,9 +30,9 @@ def refuse_halves(leaves: Mapping[str, str]) -> None:
         name = str(kind).removeprefix("torch.")
         if name in leaves:
             raise CaptureError(
-                f"{user_line()}: {leaves[name]} is {name}, and models are float32: leave its cast "
-                f'out; cbtorch.initialize(precision="mixed_{name}") stores weights and activations '
-                "in 16 bits"
+                f"{user_line()}: {leaves[name]} is {name}, and models are float32 or float64: "
+                f'remove the cast; for 16-bit storage pass precision="mixed_{name}" to '
+                "cbtorch.initialize"
             )
 
 

@@ -130,7 +130,7 @@ Place = TypeVar("Place", Ticket, Tickets)
 
 
 class LockQueue(Protocol[Place]):
-    """Place in a queue, or in several at once."""
+    """One or several queues; `join` returns the place in them."""
 
     def join(self, holder: str) -> Place: ...
 

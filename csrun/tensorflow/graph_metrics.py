@@ -51,8 +51,9 @@ class GraphMetrics(HostCall):
         whole = [tuple(t.shape.as_list()) for t in self.tensors]
         if not self.takes_parts and [v.shape for v in feeds.values()] != whole:
             raise UsageError(
-                "metrics: the last batch has fewer samples, and the graph's metrics are of whole "
-                "batches: drop it (drop_remainder=True), or use a host_call without static shapes"
+                "metrics: the last batch has fewer samples, and the graph's metrics need a full "
+                "batch: drop the incomplete batch (drop_remainder=True), or use a host_call "
+                "without static shapes"
             )
         self.session.run([update for _, update in self.names.values()], feeds)
 
@@ -68,7 +69,8 @@ class GraphMetrics(HostCall):
 def _pairs_of(call: Any) -> tuple[dict[str, Any], bool]:
     """Return the metrics of a host_call, and whether they accept any number of samples.
 
-    Those that use the static number of samples, such as a reshape to `labels.shape`, do not.
+    Metrics that use the static number of samples, such as a reshape to `labels.shape`, need full
+    batches.
     """
     given = tf.nest.map_structure(_of_any_batch, list(call[1]))
     try:

@@ -1,6 +1,6 @@
-"""Gradients of tables of which a batch uses some rows: TensorFlow's have these rows only.
+"""Embedding gradients: dense in csrun, only the looked-up rows in TensorFlow.
 
-csrun's have all rows, which is the same for most optimizers; where it is not, the log says so.
+For most optimizers the update is the same; where it is not, the log says so.
 """
 
 import logging
@@ -22,16 +22,16 @@ def warn_of_rows(learning: GraphLearning, loss: Any) -> None:
     if not tables:
         return
     name, op = next(iter(tables.items()))
-    count = f"{name} and {len(tables) - 1} more" if len(tables) > 1 else name
+    named = f"{name} and {len(tables) - 1} more" if len(tables) > 1 else name
     rule, clipping = learning.optimizer, learning.clipping
     if isinstance(rule, LAZY_RULES) or (isinstance(rule, nn.SGD) and rule.momentum):
         log.warning(
-            f"{line_of(op)}: all rows of {count} are updated in each step; this optimizer of "
-            "TensorFlow leaves rows that are not in the batch as they are"
+            f"{line_of(op)}: all rows of {named} are updated in each step; TensorFlow's "
+            "optimizer updates only the rows in the batch"
         )
     if clipping.clip_norm or clipping.clip_each:
         log.warning(
-            f"{line_of(op)}: gradients of {count} are clipped by the norm of their rows' sums; "
+            f"{line_of(op)}: gradients of {named} are clipped by the norm of their rows' sums; "
             "TensorFlow takes the norm before it sums the gradients of a row that is used twice"
         )
 

@@ -89,7 +89,7 @@ def _add_names(tensorflow: Any) -> None:
         parent.experimental = _module(old, loss_scale_optimizer=optimizers)
         sys.modules[f"{old}.loss_scale_optimizer"] = optimizers
     layers = importlib.import_module(OLD_LAYERS)
-    # In 2.2 the same objects as in tf.keras, of which layers of one model must be.
+    # In 2.2 these are tf.keras's classes; a model cannot mix layers of two Keras versions.
     common = {name for name in vars(layers) if name[0] != "_"} & set(dir(keras.layers))
     layers.__dict__.update({name: getattr(keras.layers, name) for name in common})
 

@@ -127,7 +127,7 @@ def test_the_params_file_asks_for_it_as_well_and_evaluations_have_none(
 def test_one_replica_is_said_to_be_best(place: FcMnist) -> None:
     done = place.cpu("--multireplica", "--compile_only")
     assert done.returncode == 0, done.stderr
-    best = r"Multireplica: one replica of the model: up to \d+ fit, but none is estimated fast"
+    best = r"Multireplica: one replica of the model: up to \d+ fit, but more are not estimated"
     assert re.search(best, done.stderr)
     again = place.cpu("--multireplica", "--compile_only")
     assert "Multireplica: one replica of the model, as chosen by the cached compile" in again.stderr

@@ -288,7 +288,7 @@ def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes
     assert resumed.fit(X, Y, **given, callbacks=make()).epoch == []
 
 
-def test_a_batch_ends_before_a_signal_takes_effect(tmp_path):
+def test_a_signal_is_handled_after_on_train_batch_end(tmp_path):
     """Its callbacks are called once, and the weights that they set are those of the checkpoint."""
     given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
     first, last = SeenBatches(), SeenBatches()

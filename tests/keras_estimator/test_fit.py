@@ -52,10 +52,13 @@ def test_fit_takes_the_arguments_of_keras(tmp_path, given):
     ("given", "message"),
     [
         ({"validation_split": 1.0}, "^fit: validation_split=1.0 of .* leaves none"),
-        ({"steps_per_epoch": 2}, "^fit: steps_per_epoch is not supported with arrays, of which"),
+        ({"steps_per_epoch": 2}, "^fit: steps_per_epoch is not supported for arrays, whose"),
         ({"y": None, "sample_weight": WEIGHTS}, "^fit: weights need labels: give y"),
         ({"y": None, "validation_split": 0.5}, "^fit: validation_split needs labels: give y"),
-        ({"x": range, "sample_weight": WEIGHTS}, "^fit: y needs arrays: have the batches of x"),
+        (
+            {"x": range, "sample_weight": WEIGHTS},
+            "^fit: y is supported for arrays only: put labels",
+        ),
         ({"x": iter([]), "y": None}, r"^fit: the number of batches of a list_iterator is not kno"),
         ({"batch_size": 65}, "^fit: batch_size 65 exceeds the 64 samples: lower it"),
         ({"class_weight": {}, "sample_weight": WEIGHTS}, "^fit: give one of sample_weight and"),
@@ -199,7 +202,9 @@ def test_a_loss_of_the_models_own_class_is_that_of_keras(tmp_path):
 
 
 def test_batches_that_change_between_epochs_are_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"^fit: Changing.on_epoch_end is not called, since each"):
+    with pytest.raises(
+        UsageError, match=r"^fit: Changing.on_epoch_end is not called, because each"
+    ):
         KerasModelToCerebrasEstimator(mlp, tmp_path).fit(Changing())
 
 

@@ -1,4 +1,4 @@
-"""Models of sequences with padding, dropout of any shape, and losses of sequences, beside Keras."""
+"""Sequence models with padding, dropout of any shape and sequence losses, compared with Keras."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_sequences_are_aligned_by_ctc_as_in_keras(tmp_path):
         np.testing.assert_allclose(each, theirs, rtol=1e-5, atol=1e-6)
 
 
-def kept(layer, folder, micro_batch=0):
+def learned_dropout_scales(layer, folder, micro_batch=0):
     """Sums over samples of ones after a dropout: gradients of the weights that multiply them."""
 
     def build():
@@ -108,17 +108,17 @@ def kept(layer, folder, micro_batch=0):
 
 
 def test_spatial_dropout_drops_channels_of_a_sample(tmp_path):
-    found = kept(L.SpatialDropout1D(0.5), tmp_path / "whole")
+    found = learned_dropout_scales(L.SpatialDropout1D(0.5), tmp_path / "whole")
     np.testing.assert_allclose(found, np.broadcast_to(found[:1], found.shape), rtol=1e-6)
     np.testing.assert_allclose(found, found.round(), rtol=1e-6)
     assert 2 < found.mean() < 14
     assert len(np.unique(found.round())) > 1
-    parts = kept(L.SpatialDropout1D(0.5), tmp_path / "parts", 4)
+    parts = learned_dropout_scales(L.SpatialDropout1D(0.5), tmp_path / "parts", 4)
     np.testing.assert_allclose(parts, found, rtol=1e-6)
 
 
-def test_dropout_with_a_seed_is_that_of_csrun(tmp_path):
-    found = kept(L.Dropout(0.5, seed=1), tmp_path)
+def test_seeded_dropout_uses_csruns_masks(tmp_path):
+    found = learned_dropout_scales(L.Dropout(0.5, seed=1), tmp_path)
     assert 4 < found.mean() < 12
     assert len(np.unique(found[:, 0].round())) > 1
 

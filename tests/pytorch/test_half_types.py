@@ -71,4 +71,6 @@ def test_a_model_of_16_bits_is_refused_with_the_remedy(tmp_path, cast, name):
             kit.update(kit.criterion(logits, labels))
     kind = "bfloat16" if "bfloat16" in name else "float16"
     assert name in str(caught.value)
-    assert f'leave its cast out; cbtorch.initialize(precision="mixed_{kind}")' in str(caught.value)
+    assert f'remove the cast; for 16-bit storage pass precision="mixed_{kind}" to' in str(
+        caught.value
+    )

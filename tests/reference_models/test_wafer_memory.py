@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Sandbox:
 
 
 def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
-    """Arena and all else that is more than when it had the arena, within 5 % of the plan's."""
+    """Arena plus memory allocated after its creation is within 5 % of the plan's size."""
     found: list[tuple[int, int]] = []
     wafer = None
     with place.start("--total-nodes", "3", "python-ws", "run.py", "--mode", "train") as job:

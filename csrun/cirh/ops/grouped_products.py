@@ -26,7 +26,9 @@ def _require_ends(ends: Tensor) -> int:
 
 @irdl_op_definition
 class GroupedMmOp(CirhOp):
-    """Rows times the matrix of their group, which has those up to its end; zeros after the last.
+    """Product of each row with its group's matrix.
+
+    Group g ends before row ends[g]; rows after the last group give zeros.
 
     Shapes: x [M, K], matrices [G, K, N], ends [G] -> out [M, N]
     """

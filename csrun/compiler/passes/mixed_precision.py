@@ -35,13 +35,16 @@ _MOVING = (*VIEWS, FirstPartOp)
 class MixedPrecision(Pass):
     """Before: any valid module. After: if it has a 16-bit format, a `round_half`
 
-    - of each array that an operator stores in 16 bits (`widths.py`), except one that is only read
-      by an elementwise operator or sum of the same pass, which uses it in float32, or is only the
-      next value of a state, or follows from integers and constants alone,
-    - of what follows from integers and constants alone, such as an angle of a position, where an
-      operator with a 16-bit result reads it that is neither elementwise nor of their kind,
+    - of each array that an operator stores in 16 bits (`widths.py`), unless it is only read by one
+      elementwise operator or sum of the same pass, is only the next value of a state, or is derived
+      from integers,
+    - of each value derived from integers, such as the angle of a position, for each reader with a
+      16-bit result that is not elementwise and not itself derived from integers,
     - of each gradient, before its update,
     - of each state that a recorded update writes, for all readers outside of the update.
+
+    A value is derived from integers if it depends only on integer inputs, constants and states that
+    no step assigns.
 
     Weights are rounded before they are sent to the wafer. Operators of a recorded update compute in
     float32.
@@ -68,7 +71,7 @@ class _Rounding:
         self._kind = kind
         self._rounded: set[SSAValue] = set()
         self._gradients: dict[SSAValue, RoundHalfOp] = {}  # read by recorded updates
-        self._of_integers = _values_of_integers(self._operations)
+        self._integer_derived = _integer_derived_values(self._operations)
         self._operands: dict[SSAValue, RoundHalfOp] = {}  # of these, read by other operators
         self.count = 0
 
@@ -77,11 +80,13 @@ class _Rounding:
         for op in computed:
             # weights are sent to the wafer rounded
             for result in () if isinstance(op, ParameterOp) else op.results[: half_results(op)]:
-                if result not in self._of_integers and self._is_stored(result):
+                if result not in self._integer_derived and self._is_stored(result):
                     self._round(result)
         for op in computed:
-            if _stores_operands(op) and not any(map(self._of_integers.__contains__, op.results)):
-                self._round_values_of_integers(op)
+            if _stores_operands(op) and not any(
+                map(self._integer_derived.__contains__, op.results)
+            ):
+                self._round_integer_derived_values(op)
         for op in computed:
             if isinstance(op, UpdatingOp) and not isinstance(op, AssignOp):
                 self._round_gradient(op)
@@ -114,12 +119,12 @@ class _Rounding:
         self._rounded.add(rounded.out)
         return rounded.out
 
-    def _round_values_of_integers(self, op: Operation) -> None:
+    def _round_integer_derived_values(self, op: Operation) -> None:
         """Make an operator read them rounded."""
         for index, operand in enumerate(op.operands):
             base, kind = _base(operand), type_of(operand)
             is_stored = dtype_of(kind) == "float32" and shape_of(kind) and base not in self._numbers
-            if not is_stored or base not in self._of_integers or isinstance(base.owner, LeafOp):
+            if not is_stored or base not in self._integer_derived or isinstance(base.owner, LeafOp):
                 continue
             rounded = self._operands.get(base)
             if rounded is None:
@@ -173,30 +178,30 @@ class _Rounding:
         return rounded
 
 
-def _values_of_integers(operations: Iterable[Operation]) -> set[SSAValue]:
-    """Return the values that follow from integers of the batch, constants and fixed buffers alone.
+def _integer_derived_values(operations: Iterable[Operation]) -> set[SSAValue]:
+    """Return the values derived from integers.
 
-    Positions and the angles computed of them lose their meaning in few bits.
+    Positions and the angles computed from them lose their meaning in 16 bits.
     """
     found = set[SSAValue]()
     assigned = {op.parameter for op in operations if isinstance(op, AssignOp)}
     for op in operations:
         match op:
             case InputOp():
-                is_one = not is_float(type_of(op.out))
+                is_derived = not is_float(type_of(op.out))
             case StateOp():
-                is_one = op.out not in assigned
+                is_derived = op.out not in assigned
             case FullOp() | ConstantOp():
-                is_one = True
+                is_derived = True
             case LeafOp():
-                is_one = False
+                is_derived = False
             case EmbeddingOp() | GatherOp() | IndexSelectOp() if _is_view_of_state(op.operands[0]):
-                is_one = False  # the state may be a table that another program trains
+                is_derived = False  # the state may be a table that another program trains
             case _ if width_of(op) is Width.HALF and not isinstance(op, ElementwiseOp):
-                is_one = False  # a product or norm computes with 16-bit operands
+                is_derived = False  # a product or norm computes with 16-bit operands
             case _:
-                is_one = bool(op.results) and all(map(found.__contains__, op.operands))
-        if is_one:
+                is_derived = bool(op.results) and all(map(found.__contains__, op.operands))
+        if is_derived:
             found.update(op.results)
     return found
 

@@ -69,7 +69,7 @@ def group_layers(
     """Return the groups in the order of their first use, each with its layers in order.
 
     sizes: bytes of each layer's weights.
-    group_bytes: bytes of consecutive layers that travel together.
+    group_bytes: bytes of consecutive layers whose weights are sent as one group.
     concurrent_updates: a group may be updated while the gradients of another are computed, so
         there are at least two groups.
     stored: layers of the store that the program uses, in their order there; they come first.

@@ -76,7 +76,7 @@ class Column:
         return self.read(sum(self.value(row) or 0 for row in rows)) if self.adds_up else ""
 
 
-def precision_of(plan: Plan) -> str:
+def arithmetic_text(plan: Plan) -> str:
     """Return the types of arithmetic and of stored values."""
     if plan.storage is None:
         return plan.precision
@@ -108,7 +108,7 @@ class Report:
             "Replicas": str(plan.replicas),
             "Micro-batches": f"{plan.micro_batches} of {share // plan.micro_batches:,}",
             "Minibatches in flight": str(plan.minibatches_in_flight),
-            "Precision": precision_of(plan),
+            "Precision": arithmetic_text(plan),
             "Rates": self.limit.rates,
             "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",
         }

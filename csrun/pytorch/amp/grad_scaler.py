@@ -28,7 +28,7 @@ _DYNAMIC = ("dynamic", "tf_dynamic")
 class ScaledRun(Protocol):
     """Run that applies a scaler's rule."""
 
-    def scale_state(self, *, is_before: bool = False) -> ScaleState | None:
+    def scale_state(self, *, before_last_step: bool = False) -> ScaleState | None:
         """Return the scale and its counters after the last step, or before it; None if none is
         applied.
         """
@@ -152,8 +152,10 @@ class GradScaler:
     @property
     def state(self) -> ScaleState:
         """The scale and its counters after the last `update` of the loop."""
-        is_before = self._awaits_update
-        found = None if self._run is None else self._run.scale_state(is_before=is_before)
+        before_last_step = self._awaits_update
+        found = (
+            None if self._run is None else self._run.scale_state(before_last_step=before_last_step)
+        )
         return self.first() if found is None else found
 
     def get_scale(self) -> float:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HELD_BY_LISTS = 3  # a parameter's gradient: by a tuple and a list, and that argument
 _GRAD = attrgetter("grad")
-#: Returns a function of a step's that returns a parameter's gradient as `backward()` leaves it.
+#: Maps a step to a function that returns a parameter's gradient as `backward()` left it.
 FirstGradients = Callable[[StepOutputs], Callable[[str], torch.Tensor]]
 
 

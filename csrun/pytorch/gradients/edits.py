@@ -88,7 +88,7 @@ class Edits:
 
     def __init__(self) -> None:
         self.all: list[Edit] = []
-        self._kept = self._written = NO_EDITS
+        self._kept = self._written = EMPTY_EDITS
         self._made = 0
         self._is_other = self._is_known = False
         self.step: StepOutputs | None = None
@@ -96,7 +96,7 @@ class Edits:
     def begin(self, step: StepOutputs) -> None:
         """Begin the edits of another step."""
         self._made, self._is_other, self.step = 0, False, step
-        self._written = NO_EDITS
+        self._written = EMPTY_EDITS
 
     def end(self, assigned: dict[str, EditResult | None]) -> "StepEdits":
         """Return all edits of the step: the same object while steps make the same ones.
@@ -157,7 +157,7 @@ class Edits:
 
     def forget(self) -> None:
         """Forget the edits of a step that was recorded up to some of them."""
-        self.all, self._kept, self._made, self._is_known = [], NO_EDITS, 0, False
+        self.all, self._kept, self._made, self._is_known = [], EMPTY_EDITS, 0, False
 
     @property
     def made(self) -> Sequence[Edit]:
@@ -207,11 +207,6 @@ class StepEdits:
             and len(self.all) == len(other.all)
             and all(map(_is_same, self.all, other.all))
         )
-
-    @property
-    def are_any(self) -> bool:
-        """True if the loop has edited the gradients."""
-        return bool(self.all or self.assigned)
 
     @property
     def are_written(self) -> bool:
@@ -264,7 +259,7 @@ class StepEdits:
         return edited, results
 
 
-NO_EDITS = StepEdits(())
+EMPTY_EDITS = StepEdits(())
 
 
 def _is_same(one: Edit, other: Edit) -> bool:

@@ -67,20 +67,20 @@ class GradientValue:
 class EditHistory:
     """Edits of a step that reads have seen, and values that they have computed.
 
-    places: of results of edits, by the edit's id.
-    writes: edits that write a value.
-    shared: values with views.
-    tangled: the first edit that writes one of these.
+    places: index of each edit, by id.
+    writes: indices of the edits that write a value.
+    shared: values that have views.
+    first_shared_write: first edit that writes a shared value.
     """
 
     edits: list[Edit] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
     writes: dict[Target, list[int]] = field(default_factory=lambda: defaultdict(list))
     shared: set[Target] = field(default_factory=set)
-    tangled: int | None = None
+    first_shared_write: int | None = None
     known: dict[tuple[Target, int], torch.Tensor] = field(default_factory=dict)
 
-    def take(self, made: Sequence[Edit]) -> None:
+    def extend(self, made: Sequence[Edit]) -> None:
         """Read the edits that the loop has made since the last read."""
         for number in range(len(self.edits), len(made)):
             edit = made[number]
@@ -88,8 +88,8 @@ class EditHistory:
             self.places[id(edit)] = number
             for target in edit.written:
                 self.writes[target].append(number)
-                if target in self.shared and self.tangled is None:
-                    self.tangled = number
+                if target in self.shared and self.first_shared_write is None:
+                    self.first_shared_write = number
             if edit.is_view:
                 self.shared.update(each for each in edit.leaves if isinstance(each, Target))
                 results = range(len(tree_leaves(edit.value)))
@@ -139,7 +139,7 @@ class StepGradients:
     def _now(self, what: Target) -> torch.Tensor:
         history = self._so_far()
         now = len(history.edits)
-        if history.tangled is not None:
+        if history.first_shared_write is not None:
             raise refused(_THROUGH_VIEWS)
         with torch.no_grad(), unrecorded(), on_one_thread():
             for number in self._needed(history, what):
@@ -167,7 +167,7 @@ class StepGradients:
     def _so_far(self) -> EditHistory:
         """Return the history with all edits that the loop has made."""
         edits = self._outputs.edits
-        self._history.take(self.made() if edits is None else edits)
+        self._history.extend(self.made() if edits is None else edits)
         return self._history
 
     def _after(self, history: EditHistory, edits: int, what: Target) -> torch.Tensor:

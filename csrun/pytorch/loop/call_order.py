@@ -11,8 +11,8 @@ from csrun.pytorch.step.variant import StepVariant
 def read_after_block() -> UsageError:
     """Return the error for a pass that is read after its Session's block has ended."""
     return UsageError(
-        f"{user_line()}: a pass over a dataloader is read after the block of the Session in which "
-        "it began: begin another pass"
+        f"{user_line()}: an iterator of a dataloader is used after the Session's block in which "
+        "it was created: create a new one"
     )
 
 

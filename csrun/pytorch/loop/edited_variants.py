@@ -129,7 +129,7 @@ class EditedVariants:
                 "ways, and each is compiled to a program: change their numbers less often, or "
                 "change the lr, which may be another in each step"
             )
-        log.info("Compiling again: the loop edits gradients differently than before")
+        log.info("Recompiling: the loop edits gradients differently than before")
         edited = without_dead_edits(edited, [*goals, *first.shape.values])
         found = self._form(first, edited)
         self._compile(found)

@@ -83,7 +83,7 @@ class GradientAccumulation:
 
     def require(self, step: LoopStep) -> None:
         """Raises: UsageError for a batch whose gradients cannot be accumulated"""
-        assert step.variant is not None, "known by now"
+        assert step.variant is not None, "the step has a variant"
         recording = step.variant.recording
         if odd := sorted({*recording.written, *recording.counters}):
             raise UsageError(

@@ -83,7 +83,7 @@ class LoopBase:
         self.readback = Readback(self, run)
         self._host_calls = HostCalls(run, model, forward)
         self._revalidations = Revalidations(model, run, self.watch.module_sets)
-        self._weight_calls = WeightCalls(self._called)
+        self._weight_calls = WeightCalls(self._match_call)
 
     @property
     def step(self) -> LoopStep | None:
@@ -112,7 +112,7 @@ class LoopBase:
     def _queue(
         self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
     ) -> None:
-        assert step.variant is not None, "known by now"
+        assert step.variant is not None, "the step has a variant"
         run, place, inputs = self._run, step.place, None
         if work is QueuedWork.UPDATE:
             place += 1
@@ -129,24 +129,33 @@ class LoopBase:
     # What the loop does: `LoopSteps` has its steps, `SessionLoop` its calls.
 
     def end_step(self) -> None:
+        """End the current step, if one is open."""
         raise NotImplementedError
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Handle a call of a PyTorch function on tokens."""
         raise NotImplementedError
 
     def backward(self, token: LazyTensor) -> None:
+        """Handle the loop's call of `backward()` on a token."""
         raise NotImplementedError
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:
+        """Return the edit that computes the norm by which gradients are clipped, or None."""
         raise NotImplementedError
 
     def run_early(self, outputs: StepOutputs, *, with_update: bool = False) -> None:
+        """Queue the current step before `optimizer.step()`, if it has these outputs.
+
+        with_update: queue its update, too.
+        """
         raise NotImplementedError
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return a lazy result; write into the loop's own tensors at once."""
         raise NotImplementedError
 
-    def _called(
+    def _match_call(
         self,
         name: str,
         func: Any,
@@ -155,4 +164,5 @@ class LoopBase:
         leaves: list[Any],
         how: tuple[Any, ...],
     ) -> Any:
+        """Return the results of the matching call of step 1, else None."""
         raise NotImplementedError

@@ -50,7 +50,7 @@ class TokenCall(NamedTuple):
 class LoopStep:
     """Current step of the loop, from its batch to `optimizer.step()` or the next batch.
 
-    Each step has one; what few steps have is a default of the class.
+    One is created per step, so fields that few steps set are class attributes.
 
     batch: index of its batch among the loader's.
     variant: None until it is known, in a step that is recorded for the first time.
@@ -99,14 +99,14 @@ class LoopStep:
     @property
     def counters(self) -> Mapping[str, int]:
         """Increments of integer buffers, by name."""
-        assert self.variant is not None, "known by now"
+        assert self.variant is not None, "the step has a variant"
         computed = self.variant if self.recorded is None else self.recorded
         return computed.recording.counters
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...] | None:
         """Tensors that its program takes; None if a loader gives them."""
-        assert self.variant is not None, "known by now"
+        assert self.variant is not None, "the step has a variant"
         if not self.variant.batches.is_pushed:
             return None
         if self.recorded is not None:
@@ -136,14 +136,14 @@ class LoopStep:
 
         leaves: its arguments, flat.
         """
-        assert self.variant is not None, "known by now"
+        assert self.variant is not None, "the step has a variant"
         state = None
         if expected.takes_script_tensors:
             own = self._given_to(expected, leaves)
             if own is None:
                 return False
             args, kwargs = tree_map(lambda x: own.get(id(x), x), (args, kwargs))
-        if self.variant.shape.host.are_any and not self.compute_on_host():
+        if self.variant.shape.host.has_results and not self.compute_on_host():
             return False
         if expected.draws:
             state = self._draw(expected)
@@ -157,9 +157,9 @@ class LoopStep:
 
         False if a result has another shape than in step 1.
         """
-        assert self.variant is not None, "known by now"
+        assert self.variant is not None, "the step has a variant"
         host = self.variant.shape.host
-        if not host.are_any or self.is_computed or not host.given <= self.given.keys():
+        if not host.has_results or self.is_computed or not host.given <= self.given.keys():
             return True
         assert self.outputs.batch is not None, "it began with one"
         found = host.compute(self.outputs.batch(), {ref: self.given[ref] for ref in host.given})

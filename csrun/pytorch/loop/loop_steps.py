@@ -45,7 +45,7 @@ class LoopSteps(RecordingLoop):
         if self.has_begun:
             self.watch.require_in_place()
             self._revalidations.end(self._forward, self._modes, self._guards.state())
-        self.user.look()
+        self.user.check_writes()
         self._accumulation.warn_of_unused_gradients()
         self._is_over = True
 
@@ -70,12 +70,12 @@ class LoopSteps(RecordingLoop):
     def batches(self, loader: SessionLoader) -> Generator[Any]:
         """Yield the batches of one pass over a loader.
 
-        Raises: UsageError if the pass is read after the block
+        Raises: UsageError if the iterator is used after the block
         """
         self.end_step()
         call_order.require_read_to_end(loader.orders)
         batches = self._run.batches_of(loader)
-        self._run.look_at_data()
+        self._run.apply_data_changes()
         batches.begin(self._run.flush)
         epoch, length = loader.orders.begun - 1, loader.length
         with batches.pass_open(), self._run.pass_open():
@@ -92,7 +92,7 @@ class LoopSteps(RecordingLoop):
                     self._leave_pass(batches, number)
                     raise
             self.end_step()
-            self._run.look_at_data()
+            self._run.apply_data_changes()
         loader.orders.is_in_progress = False
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
@@ -101,10 +101,10 @@ class LoopSteps(RecordingLoop):
             raise call_order.read_after_block()
         self.end_step()
         loader, run, given = batches.loader, self._run, None
-        self._look()
+        self._apply_script_changes()
         key = (loader, rows, *self._state())
         batch = partial(loader.batch, number, loader.changes.taken)
-        variant = known = self._variants.again(key)
+        variant = known = self._variants.reuse_last(key)
         if known is None:
             variant = self._variants.at(*key)
             known, given = self._variants.checked(variant, key, batch)
@@ -126,16 +126,16 @@ class LoopSteps(RecordingLoop):
         step.recorded = self._record(step, key, follows=bool(cause))
         return step.recorded.batch
 
-    def _look(self) -> None:
-        """Take what the script has changed since the last step; check that it may."""
+    def _apply_script_changes(self) -> None:
+        """Apply the script's changes since the last step; check that they are allowed."""
         if not self.has_begun:
             self._run.read_user_weights()
             self.watch.begin()
             self.has_begun = True
-        self.watch.look()
+        self.watch.check_writes()
         if self._run.are_written:
             self._run.read_written_weights()
-        self.user.look()
+        self.user.check_writes()
 
     def end_step(self) -> None:
         """End the current step: the loop takes the next batch, or the pass is over."""

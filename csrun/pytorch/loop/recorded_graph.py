@@ -223,7 +223,7 @@ class RecordedGraph:
         return not all(is_of_forward(self.recording, r.value) for r in self.recording.reads)
 
     @property
-    def is_numbered_alike(self) -> bool:
+    def has_same_numbering(self) -> bool:
         """True if equal numbers name equal values here and in the step's variant."""
         return self._counterparts is None
 

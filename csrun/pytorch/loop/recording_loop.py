@@ -50,8 +50,8 @@ class RecordingLoop(LoopBase):
     def _record_after_all(self, cause: str) -> RecordedStep | None:
         """Record the current step because it differs from step 1.
 
-        Its calls so far are repeated. None if it cannot be recorded: it has run, since a value of
-        it was read, or the calls would compute something else now.
+        Repeats its calls so far. Return None if it cannot be recorded: it has run because one of
+        its values was read, or its calls would give other results now.
 
         cause: reason why all further steps are recorded; empty if they need not be.
         """
@@ -100,14 +100,14 @@ class RecordingLoop(LoopBase):
         if cause := variant.cause_of_forward:
             self._variants.record_all(recorded, cause)
         outputs, graph = step.outputs, recorded.graph
-        loss, is_numbered_alike = graph.recording.loss, graph.is_numbered_alike
+        loss, has_same_numbering = graph.recording.loss, graph.has_same_numbering
 
         def returned(value: Ref) -> torch.Tensor | None:
             slot = variant.shape.loss
             if value != loss:
                 may_come = value in variant.outputs and not outputs.status.has_values
                 is_returned = may_come or value in outputs.outputs
-                is_known = is_returned and is_numbered_alike
+                is_known = is_returned and has_same_numbering
                 slot = variant.shape.slot_of(value) if is_known else None
             return self.readback.read(outputs, slot) if slot is not None else None
 
@@ -132,8 +132,8 @@ class RecordingLoop(LoopBase):
         Raises: UsageError if gradients exist that it may not add to
         """
         step = self._step
-        assert step is not None, "it is"
-        assert step.recorded is not None, "it is"
+        assert step is not None, "a step is open"
+        assert step.recorded is not None, "the step is recorded"
         self.scaled_loss.begin_backward()
         step.place = self._gradients.added_to()
         step.status.enter(StepPhase.BACKWARD)
@@ -157,7 +157,7 @@ class RecordingLoop(LoopBase):
         step = self._step
         assert step is not None, "it is recorded"
         recorded = step.recorded
-        assert recorded is not None, "it is"
+        assert recorded is not None, "the step is recorded"
         with unrecorded():
             self._end_recorded(step, recorded)
             recording = recorded.recording

@@ -69,7 +69,7 @@ class Revalidations:
         self._at[shape] = now
         where = f"after the loop has set {self._sets.last}" if is_set else BEHIND
         where = f"{self._replay.done + 1}, {where}"
-        numbers = batch() if batch is not None and variant.shape.host.are_any else None
+        numbers = batch() if batch is not None and variant.shape.host.has_results else None
         return Revalidation(self._model, variant, where, self._note_unchanged, numbers)
 
     def forget(self, variant: StepVariant) -> None:
@@ -90,7 +90,7 @@ class Revalidations:
             if variant.trains and last == state and own and modes.have_same_gradients(own):
                 where = f"{self._replay.done}, the last one of the block"
                 host, batch = variant.shape.host, None
-                if host.are_any:
+                if host.has_results:
                     batch = [leaf.tensor for leaf in variant.recording.of(LeafSource.INPUT)]
                     if host.given or host.compute(batch, {}) is None:
                         continue

@@ -87,7 +87,7 @@ class SessionLoop(LoopSteps):
 
     def _edit(self, step: LoopStep, edits: StepEdits) -> None:
         """Switch to the variant with the loop's edits of the gradients."""
-        assert step.variant is not None, "known by now"
+        assert step.variant is not None, "the step has a variant"
         variant = self._variants.edited(step.variant, edits)
         if variant is not step.variant:
             self._switch(step, variant)
@@ -96,7 +96,7 @@ class SessionLoop(LoopSteps):
 
     def _switch(self, step: LoopStep, variant: StepVariant) -> None:
         """Switch to a variant with other edits. Raises: UsageError if it has run without them"""
-        assert step.variant is not None, "known by now"
+        assert step.variant is not None, "the step has a variant"
         is_open = self._run.accumulates and not step.is_updated
         if not (is_open and self._accumulation.are_of_sums(step.variant, variant)):
             call_order.require_same_edits(step, variant)
@@ -104,7 +104,7 @@ class SessionLoop(LoopSteps):
 
     def _edit_early(self, step: LoopStep) -> None:
         """Switch to the variant with the edits that the loop is expected to make."""
-        assert step.variant is not None, "known by now"
+        assert step.variant is not None, "the step has a variant"
         if not self._gradients.may_be_edited_otherwise:
             self._edit(step, self._gradients.so_far())
             return
@@ -136,7 +136,7 @@ class SessionLoop(LoopSteps):
             return results
         if step is not None and step.is_revalidating:  # by its own forward
             return call_for_user(self._forward, args, kwargs)
-        found = None if step is None else self._called_model(step, args, kwargs, leaves)
+        found = None if step is None else self._match_model_call(step, args, kwargs, leaves)
         if found is not None:
             return found
         mismatch.require_usable(leaves, step.outputs if step else None)
@@ -151,7 +151,7 @@ class SessionLoop(LoopSteps):
             raise call_order.changed_too_late(self._guards.changed)
         raise mismatch.another_call(step, args, kwargs)
 
-    def _called_model(
+    def _match_model_call(
         self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
     ) -> Any:
         """Return the results of the matching call of the model in step 1, else None."""
@@ -162,11 +162,11 @@ class SessionLoop(LoopSteps):
                 return None
             step.guards = state
         how = (tuple(kwargs), modes, None if state == step.guards else state)
-        found = self._called(MODEL, self._forward, args, kwargs, leaves, how)
+        found = self._match_call(MODEL, self._forward, args, kwargs, leaves, how)
         if found is None and step.has_other_shapes and not step.calls:
             for variant in self._variants.alike((step.batches.loader, step.rows, modes, state)):
                 step.take_variant(variant)
-                found = self._called(MODEL, self._forward, args, kwargs, leaves, how)
+                found = self._match_call(MODEL, self._forward, args, kwargs, leaves, how)
                 if found is not None:
                     break
         return found
@@ -193,7 +193,7 @@ class SessionLoop(LoopSteps):
         if is_ctc_loss(func):
             func, args, kwargs = with_padded_targets(func, args, kwargs)
         leaves, how = leaves_of(args, kwargs), tuple(kwargs)
-        found = self._called(name_of(func), func, args, kwargs, leaves, how)
+        found = self._match_call(name_of(func), func, args, kwargs, leaves, how)
         if found is None:
             return self._later(func, args, kwargs)
         # all holders of the token see the new value
@@ -224,7 +224,7 @@ class SessionLoop(LoopSteps):
             return call_for_user(func, args, kwargs)
         return now(self, func, args, kwargs)
 
-    def _called(
+    def _match_call(
         self,
         name: str,
         func: Any,
@@ -386,5 +386,5 @@ class SessionLoop(LoopSteps):
 
 def _updated_in(step: LoopStep) -> frozenset[str]:
     """Return the names of the parameters that a step updates."""
-    assert step.variant is not None, "known by now"
+    assert step.variant is not None, "the step has a variant"
     return step.variant.updates

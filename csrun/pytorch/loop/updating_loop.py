@@ -122,7 +122,7 @@ class UpdatingLoop(SessionLoop):
         assert step is not None, "it is open"
         recorded.have_returned(values)
         self.end_step()
-        if not recorded.graph.is_numbered_alike:
+        if not recorded.graph.has_same_numbering:
             return [value.numbers() for value in values]
         slots = [slot_of(recorded.recording, value.value) for value in values]
         return [self.readback.read(step.outputs, replace(x, is_gradient=False)) for x in slots]

@@ -40,7 +40,7 @@ class UpdatingStep(RecordedStep):
 
     def after_backward(self, call: Callable[[], None]) -> None:
         """Set a function that is called after each backward()."""
-        self._recorder.backward.end_one_of_many = call
+        self._recorder.backward.on_pass_end = call
 
     def take_states(self) -> None:
         """Compute with the states that an optimizer has got in this step."""

@@ -101,7 +101,7 @@ class UserState:
     def copy_back(self) -> None:
         """Copy the store's values to the user's objects.
 
-        This ends an evaluation of a batch without a loader, and one that is recorded.
+        An open evaluation step is ended first if its batch has no loader, or if it is recorded.
 
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
@@ -123,7 +123,8 @@ class UserState:
     def _evaluates(self) -> bool:
         """True in a step of an evaluation.
 
-        It may be the last one of its pass: a loop that counts batches does not ask for another one.
+        The step may still be open after the pass: a loop that counts batches does not exhaust the
+        iterator.
         """
         step = self._loop.step
         if step is None or step.status.has_gradients:
@@ -143,14 +144,14 @@ class UserState:
         ahead = step.counters if step is not None and has_counted else {}
         self._run.users.integers.write(ahead=ahead)
 
-    def look(self) -> None:
+    def check_writes(self) -> None:
         """Check the optimizer's state for writes, at the beginning of a step or the end of the
         block.
 
         Raises: UsageError if the script has written it
         """
         if self.optimizer_state is not None:
-            self.optimizer_state.look()
+            self.optimizer_state.check_writes()
 
     def load_optimizer_state(self, load: Callable[[], None]) -> None:
         """Handle the loop's call of `optimizer.load_state_dict`, by `load`.

@@ -48,10 +48,11 @@ class VariantCache:
         self._earlier = run.variants_of(session, self._variants)
         self._recordings: dict[StepVariant, int] = {}  # of each known variant
         self._edited = EditedVariants(model, run.compile)
-        self._last: tuple[Key, StepVariant] | None = None  # of the last step, if it is the next's
+        # key and variant of the last step; None if the next step must look its variant up
+        self._last: tuple[Key, StepVariant] | None = None
 
-    def again(self, key: Key) -> StepVariant | None:
-        """Return the variant of the last step if that of a key can be no other one."""
+    def reuse_last(self, key: Key) -> StepVariant | None:
+        """Return the variant of the last step if it is also the variant of this key."""
         return self._last[1] if self._last is not None and self._last[0] == key else None
 
     def at(
@@ -79,7 +80,7 @@ class VariantCache:
 
         found: the variant `at` the key.
         """
-        if found is None or not found.shape.host.are_any:
+        if found is None or not found.shape.host.has_results:
             if found is None or not self.is_checked(found):
                 return None, None
             self._last = key, found

@@ -162,8 +162,8 @@ class WeightGuard(TorchDispatchMode):
         for place in places:
             self._places[place] = at
 
-    def look(self) -> None:
-        """Check that the tensors are in place, after an assignment and at intervals.
+    def check_writes(self) -> None:
+        """Check for replaced or moved tensors, after an assignment and at intervals.
 
         Raises: UsageError as `require_in_place`
         """
@@ -239,10 +239,11 @@ def _replaced(name: str) -> UsageError:
 
 
 def _is_same_view(parameter: torch.Tensor, value: torch.Tensor) -> bool:
-    """True if a value has the memory of a parameter, and the same numbers in it."""
+    """True if a value is the same view of a parameter's memory: address, shape, strides, type."""
     with torch._C.DisableTorchFunction():
-        is_alike = _kind_of(value) == _kind_of(parameter) and value.stride() == parameter.stride()
-        return is_alike and _MEMORY(value) == _MEMORY(parameter)
+        is_same_kind = _kind_of(value) == _kind_of(parameter)
+        is_same_layout = is_same_kind and value.stride() == parameter.stride()
+        return is_same_layout and _MEMORY(value) == _MEMORY(parameter)
 
 
 def _kind_of(tensor: torch.Tensor) -> tuple[object, ...]:

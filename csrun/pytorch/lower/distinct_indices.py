@@ -73,7 +73,9 @@ def _are_places(recording: Recording, indices: Sequence[Ref]) -> bool:
 
 
 def _place(recording: Recording, index: Ref) -> tuple[Ref | None, int]:
-    """Return the mask and the axis whose true positions an index has; None if there are none."""
+    """Return the mask whose nonzero positions an index holds, and the axis; None if it holds
+    none.
+    """
     maker, made = _maker(recording, index, _RESHAPES)
     if maker is not None and maker.name == _NONZERO:  # of one axis
         mask = maker.operands[0]
@@ -114,7 +116,9 @@ def _are_crossed(recording: Recording, indices: Sequence[Ref]) -> bool:
 def _maker(
     recording: Recording, value: Ref, through: Collection[str]
 ) -> tuple[RecordedOperator | None, Ref]:
-    """Return what makes a value's numbers, through operators that keep them, and its result."""
+    """Return the operator that produces a value's numbers, looking through `through`, and its
+    result.
+    """
     maker = recording.maker.get(value)
     while maker is not None and maker.name in through:
         value = maker.operands[0]

@@ -12,7 +12,7 @@ from csrun.pytorch.operators.base import SMALL
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 
 
-def precision_of(recording: Recording) -> str:
+def float_type_of(recording: Recording) -> str:
     """Return the common type of all floats among the leaves: float32 or float64.
 
     A number of the script may have another, as in PyTorch, where it promotes no tensor.

@@ -44,8 +44,8 @@ from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
 from csrun.pytorch.lower.operator_selection import (
     backward_operators,
     dead_gradient_operators,
+    float_type_of,
     host_only_operators,
-    precision_of,
 )
 from csrun.pytorch.lower.source_line import SourceLine
 from csrun.pytorch.operators import EMITTED, Emission, emit_operator
@@ -133,7 +133,7 @@ class _Importer:
         self._names_values = names_values
         self._run_mode = run_mode
         self._scaling = scaling if run_mode is RunMode.TRAIN else None
-        precision = precision_of(recording)
+        precision = float_type_of(recording)
         self._module = new_module(precision, run_mode)
         self._source = SourceLine()
         builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._source.location)

@@ -45,6 +45,10 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> SSAValue:
+    """Emit x with the source in a slice of an axis.
+
+    Shapes: x [..., N, ...], source [..., n, ...] for n elements of the slice -> x
+    """
     dim = axis(dim, x)
     indices = np.arange(shape(x)[dim])[slice(start, end, step)]
     if not len(indices):
@@ -56,6 +60,10 @@ def slice_scatter(
 
 
 def select_scatter(e: Emission, x: SSAValue, source: SSAValue, dim: int, index: int) -> SSAValue:
+    """Emit x with the source at one index of an axis.
+
+    Shapes: x [..., N, ...], source without this axis -> x
+    """
     dim = axis(dim, x)
     sizes = (*shape(x)[:dim], 1, *shape(x)[dim + 1 :])
     return write_at(e, x, dim, [index % shape(x)[dim]], e.view(source, sizes))
@@ -72,6 +80,10 @@ def as_strided(
 def as_strided_scatter(
     e: Emission, x: SSAValue, source: SSAValue, sizes: Any, strides: Any, offset: int | None = None
 ) -> SSAValue:
+    """Emit a contiguous x with the source at the elements of a strided view.
+
+    Shapes: x any, source `sizes` -> x
+    """
     flat, indices = e.view(x, (prod(shape(x)),)), _strided_indices(sizes, strides, offset)
     found = write_at(e, flat, 0, indices.reshape(-1), e.view(source, (indices.size,)))
     return e.view(found, shape(x))
@@ -91,6 +103,10 @@ def _diagonal_indices(rows: int, columns: int, offset: int) -> Indices:
 
 
 def diagonal(e: Emission, x: SSAValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> SSAValue:
+    """Emit the diagonal of two axes, as a new last axis.
+
+    Shapes: x [..., M, N] for dim1, dim2 = -2, -1 -> [..., length of the diagonal]
+    """
     flat, (rows, columns), _ = _merge_axes(e, x, dim1, dim2)
     return e.view(
         read_at(e, flat, rank(flat) - 1, _diagonal_indices(rows, columns, offset)), e.sizes
@@ -100,6 +116,10 @@ def diagonal(e: Emission, x: SSAValue, offset: int = 0, dim1: int = 0, dim2: int
 def diagonal_backward(
     e: Emission, grad: SSAValue, sizes: Any, offset: int, dim1: int, dim2: int
 ) -> SSAValue:
+    """Emit zeros of the input's sizes with the gradient on the diagonal.
+
+    Shapes: grad [..., length of the diagonal] -> `sizes`
+    """
     order = _axes_last(len(sizes), dim1, dim2)
     others = tuple(sizes[d] for d in order[:-2])
     rows, columns = sizes[order[-2]], sizes[order[-1]]
@@ -111,6 +131,10 @@ def diagonal_backward(
 def diagonal_scatter(
     e: Emission, x: SSAValue, source: SSAValue, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> SSAValue:
+    """Emit x with the source on the diagonal of two axes.
+
+    Shapes: x [..., M, N] for dim1, dim2 = -2, -1, source [..., length of the diagonal] -> x
+    """
     flat, (rows, columns), order = _merge_axes(e, x, dim1, dim2)
     indices = _diagonal_indices(rows, columns, offset)
     return _split_axes(e, write_at(e, flat, rank(flat) - 1, indices, source), shape(x), order)
@@ -156,6 +180,10 @@ def unfold(e: Emission, x: SSAValue, dim: int, size: int, step: int) -> SSAValue
 def unfold_backward(
     e: Emission, grad: SSAValue, sizes: Any, dim: int, size: int, step: int
 ) -> SSAValue:
+    """Emit the sums of the gradients of each element's windows.
+
+    Shapes: grad [..., windows, ..., size] -> `sizes`, [..., N, ...]
+    """
     if not len(sizes):
         return e.view(grad, ())
     dim = dim % len(sizes)

@@ -120,8 +120,8 @@ def _put_by_several(
     moved = [*range(at, at + len(wide)), *range(at), *range(at + len(wide), rank(values))]
     rows = e.view(e.permute(values, moved), (prod(wide), *full))
     found = _put(e, flat, 0, indices, rows, accumulate, is_distinct)
-    apart = e.view(found, tuple(sizes[d] for d in order))
-    return e.permute(apart, np.argsort(order).tolist())
+    split = e.view(found, tuple(sizes[d] for d in order))
+    return e.permute(split, np.argsort(order).tolist())
 
 
 def _put(

@@ -1,4 +1,4 @@
-"""Numbers of the last step, such as its learning rate, while a script leaves them as they are.
+"""Cache of the last step's optimizer numbers, such as learning rates, until param_groups change.
 
 Scripts write into `param_groups`, which are plain dicts. A comparison of all objects in them takes
 a microsecond, reading them as numbers ten.
@@ -25,7 +25,7 @@ class KnownNumbers:
         self._params: list[Any] = []
 
     def find(self, groups: Groups, basis: tuple[Any, ...]) -> tuple[float, ...] | None:
-        """Return the numbers; None if they may be others now.
+        """Return the numbers; None if they may have changed.
 
         basis: what they depend on besides the groups' values and parameters.
         """
@@ -49,7 +49,7 @@ class KnownNumbers:
         self._params = [*chain.from_iterable(map(_PARAMS, groups))]
 
     def forget(self) -> None:
-        """Drop the numbers: the next step's are others."""
+        """Drop the numbers, because they change in each step."""
         self._numbers = None
 
 

@@ -202,7 +202,8 @@ class Optimization:
     def count(self, trained: frozenset[str], before_change: Callable[[], None]) -> None:
         """Count a step that updates the parameters with these gradients.
 
-        before_change: called if that changes the form of other steps: no step may be queued then.
+        before_change: called if this changes the compiled form of later updates; it must empty the
+            queue.
         """
         self._updates.count(trained, before_change)
 

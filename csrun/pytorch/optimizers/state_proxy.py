@@ -56,7 +56,7 @@ class StateProxy(MutableMapping[Any, Any]):
         finally:
             attributes["state"] = self.own
 
-    def look(self) -> None:
+    def check_writes(self) -> None:
         """Check for writes, at the beginning of a step or the end of the block.
 
         Raises: UsageError if the script has written the state

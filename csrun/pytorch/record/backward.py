@@ -53,7 +53,7 @@ class RecordedBackward:
     zeros: parameters whose gradient is still the zeros of zero_grad(set_to_none=False).
     require_cleared: raises if there are gradients unknown to PyTorch, and returns the names of zero
         ones.
-    end_one_of_many: called after each of several passes.
+    on_pass_end: called after each of several passes.
     is_watched: forward has set hooks of autograd, or read its graph.
     known: the pass, if it is that of earlier steps.
     """
@@ -68,7 +68,7 @@ class RecordedBackward:
         self.known: CachedBackward | None = None
         self.first_gradients: dict[str, Ref] = {}
         self.require_cleared: Callable[[], Collection[str]] = lambda: ()
-        self.end_one_of_many: Callable[[], None] = lambda: None
+        self.on_pass_end: Callable[[], None] = lambda: None
         self._zeros: dict[str, torch.Tensor] = {}
         self.zeros: list[str] = []
 
@@ -76,7 +76,7 @@ class RecordedBackward:
         """Return a new instance for recording the step again from its beginning."""
         made, zeros = RecordedBackward(self._recorder), frozenset(self._zeros)
         made.require_cleared = self.require_cleared if self._loss is None else lambda: zeros
-        made.end_one_of_many = self.end_one_of_many
+        made.on_pass_end = self.on_pass_end
         return made
 
     @property
@@ -132,7 +132,7 @@ class RecordedBackward:
         """Finish; restore zero gradients that nothing was added to."""
         if self._recorder.has_updates:
             self.end = len(self._recorder.operators)
-            self.end_one_of_many()
+            self.on_pass_end()
             return
         for name, parameter in self._zeros.items():
             if parameter.grad is None:

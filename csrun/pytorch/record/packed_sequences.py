@@ -183,8 +183,8 @@ class PackedSequences:
         is_first = func is torch.Tensor.__getitem__ and args[1:] == (0,)
         if not is_first and func not in (torch.Tensor.size, torch.Tensor.__len__):
             raise self._recorder.refusal(
-                "batch_sizes of a packed sequence are read, which a recording does not have: use "
-                "the lengths that pad_packed_sequence returns"
+                "batch_sizes of a packed sequence are read, but the recording only has padded "
+                "rows: use the lengths that pad_packed_sequence returns"
             )
 
 

@@ -190,10 +190,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def answer(
         self, reader: Callable[[TracedTensor], torch.Tensor], later: Callable[..., Any]
     ) -> None:
-        """Read values of the finished step from now on, without recording.
-
-        later: as the attribute.
-        """
+        """Read values of the finished step without recording. later: as the attribute."""
         self.reader, self.later = reader, later
         self._release()
 

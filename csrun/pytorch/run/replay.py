@@ -216,12 +216,12 @@ class Replay:
             trained = self._done if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
-    def scale(self, *, is_before: bool) -> ScaleState | None:
+    def scale(self, *, before_last_step: bool) -> ScaleState | None:
         """Return the loss scale that an earlier run has read here; None before the first step.
 
         Raises: ValueLostError if it has not read it
         """
-        found = self._kept_scale(is_before)
+        found = self._kept_scale(before_last_step)
         if found is None and self.has_begun:
             raise ValueLostError(
                 f"{user_line()}: step {self._done} was taken by an earlier run, which did not read "
@@ -229,24 +229,25 @@ class Replay:
             )
         return found
 
-    def keep_scale(self, state: ScaleState, *, is_before: bool) -> None:
+    def keep_scale(self, state: ScaleState, *, before_last_step: bool) -> None:
         """Log the loss scale after the loops' steps so far, or before the last one, because the
         loop reads it.
         """
         if self._kept is not None and self._is_held:
             tensor = torch.tensor(state, dtype=torch.float64)
-            self._kept.add(self._done, _scale_ref(is_before).number, self._done, tensor)
+            self._kept.add(self._done, _scale_ref(before_last_step).number, self._done, tensor)
 
-    def _kept_scale(self, is_before: bool) -> ScaleState | None:
-        number = _scale_ref(is_before).number
+    def _kept_scale(self, before_last_step: bool) -> ScaleState | None:
+        number = _scale_ref(before_last_step).number
         found = None if self._kept is None else self._kept.value(self._done, number)
         return None if found is None else ScaleState(*found.tolist())
 
-    def found_scale(self, *, is_before: bool) -> ScaleState | None:
-        """Return the loss scale of the checkpoint that a new machine starts from, or, if the
-        earlier run has read it, before its last step.
+    def found_scale(self, *, before_last_step: bool) -> ScaleState | None:
+        """Return the loss scale of the checkpoint that a new machine starts from.
+
+        before_last_step: that before its last step, if the earlier run has read it.
         """
-        if is_before and (read := self._kept_scale(is_before)) is not None:
+        if before_last_step and (read := self._kept_scale(before_last_step)) is not None:
             return read
         found = self.find()
         return None if found is None else scale_of(found)
@@ -269,5 +270,5 @@ class Replay:
             self.users.load_checkpoint(checkpoints.open_checkpoint(path))
 
 
-def _scale_ref(is_before: bool) -> Ref:
-    return _SCALE_BEFORE if is_before else _SCALE
+def _scale_ref(before_last_step: bool) -> Ref:
+    return _SCALE_BEFORE if before_last_step else _SCALE

@@ -35,7 +35,7 @@ log = logging.getLogger("csrun")
 
 Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what distinguishes it
 
-GOES_ON = "goes on"  # among the results of a run: the chief starts it again
+CONTINUES = "continues"  # among the results of a run: the chief starts it again
 
 
 @dataclass
@@ -44,7 +44,7 @@ class RunPrograms:
 
     The first order leases the wafer.
 
-    folder: returns the next meeting place of the job's tasks.
+    folder: returns the next rendezvous folder of the job's tasks.
     count: number of steps of all loops.
     updates: number of `optimizer.step()` calls.
     """
@@ -96,13 +96,13 @@ class RunPrograms:
         """Return the batches of steps on tensors that the script creates itself."""
         return Batches(ScriptBatches(), number=0, is_pushed=True)
 
-    def look_at_data(self) -> None:
+    def apply_data_changes(self) -> None:
         """Apply the loop's changes of the loaders' data, between two passes.
 
         Raises: UsageError for a change during a pass, or one that cannot be sent to streamers
         """
         for batches in self._batches.all():
-            batches.look(self.flush, sends=not self._makes_batches)
+            batches.apply_changes(self.flush, sends=not self._makes_batches)
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
@@ -169,16 +169,16 @@ class RunPrograms:
             self._machine.save()
             self._restart_machine()
 
-    def give(self, variant: StepVariant, values: Iterable[Ref]) -> None:
+    def add_outputs(self, variant: StepVariant, values: Iterable[Ref]) -> None:
         """Make a variant return more values; queued steps of other variants run before."""
         variant.outputs = (*variant.outputs, *values)
         if variant.executable is not None:
-            log.info("Compiling again: the loop reads a value that it did not read before")
+            log.info("Recompiling: the loop reads a further output of the step")
         self.compile(variant)
 
     def _program(self, variant: StepVariant) -> Program:
         if new := [ref for ref in variant.wanted if ref not in variant.outputs]:
-            self.give(variant, new)
+            self.add_outputs(variant, new)
         if not self._compiling.is_current(variant):
             self.compile(variant)
         owner = variant
@@ -186,13 +186,13 @@ class RunPrograms:
             owner = self._machine.next_owner(variant)
             self._machine.save()
             self._restart_machine()
-        machine = self._machine or self._begun(owner)
+        machine = self._machine or self._start_machine(owner)
         if variant.program is None:
             machine.load(variant)
         assert variant.program is not None, "loaded"
         return variant.program
 
-    def _begun(self, variant: StepVariant) -> ScriptMachine:
+    def _start_machine(self, variant: StepVariant) -> ScriptMachine:
         """Lease the wafer; a training variant defines its store, if one is known."""
         trained, found = self._compiling.trained, self.replay.find()
         owner = variant if variant.trains else trained or variant
@@ -229,28 +229,30 @@ class RunPrograms:
         scaled = None if optimization is None else optimization.scaled
         return None if scaled is None else scaled.first
 
-    def scale_state(self, *, is_before: bool = False) -> ScaleState | None:
+    def scale_state(self, *, before_last_step: bool = False) -> ScaleState | None:
         """Return the scale and its counters after the loops' steps so far, or before the last one.
 
         Raises: ValueLostError in a step of an earlier run, which has not read it
         """
         if self.replay.is_on:
-            return self.replay.scale(is_before=is_before) or self._first_scale()
+            return self.replay.scale(before_last_step=before_last_step) or self._first_scale()
         self.flush_for_read()
         machine = self._machine
-        found = None if machine is None else machine.scale_state(is_before=is_before)
+        found = None if machine is None else machine.scale_state(before_last_step=before_last_step)
         if found is None:
-            found = self.replay.found_scale(is_before=is_before) or self._first_scale()
+            found = (
+                self.replay.found_scale(before_last_step=before_last_step) or self._first_scale()
+            )
         if found is not None:
-            self.replay.keep_scale(found, is_before=is_before)
+            self.replay.keep_scale(found, before_last_step=before_last_step)
         return found
 
     # The machine.
 
     def _restart_machine(self) -> None:
         """Close the machine; the next order starts another one."""
-        self._close_machine({GOES_ON: 1.0})
-        self._announce({GOES_ON: 1.0})
+        self._close_machine({CONTINUES: 1.0})
+        self._announce({CONTINUES: 1.0})
         self.run = replace(self.run, folder=self.folder())
 
     def _close_machine(self, results: Results | None) -> None:
@@ -267,7 +269,9 @@ class RunPrograms:
     # The queue, which `StepQueue` runs.
 
     def flush(self) -> None:
+        """Run all queued steps."""
         raise NotImplementedError
 
     def flush_for_read(self) -> None:
+        """Run all queued steps because the loop reads a value of them."""
         raise NotImplementedError

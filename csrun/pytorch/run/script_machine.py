@@ -220,14 +220,14 @@ class ScriptMachine:
         if record is not None:
             record.mark(Row.COMPILE)
 
-    def scale_state(self, *, is_before: bool = False) -> ScaleState | None:
+    def scale_state(self, *, before_last_step: bool = False) -> ScaleState | None:
         """Return the loss scale after the last step of the training, or before it; None before it
         begins.
         """
         training = self._training
         if training is None:
             return None
-        return training.scale_before if is_before else training.scale_state
+        return training.scale_before if before_last_step else training.scale_state
 
     @property
     def input_share(self) -> float:

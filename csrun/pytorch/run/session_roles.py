@@ -18,7 +18,7 @@ from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.preparing import Prepared, require_no_feeding
-from csrun.pytorch.run.run_programs import GOES_ON
+from csrun.pytorch.run.run_programs import CONTINUES
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.settings import Settings
 from csrun.pytorch.user import SessionLoader
@@ -75,7 +75,7 @@ def run_of(
     found = next((one for one in reversed(_runs) if one[0].has(wanted)), None)
     is_same_folder = bool(_runs) and _runs[-1][0].settings is wanted.settings
     if _runs and found is not _runs[-1]:
-        _runs[-1][1].suspend({GOES_ON: 1.0} if is_same_folder else {})
+        _runs[-1][1].suspend({CONTINUES: 1.0} if is_same_folder else {})
     if found is None:
         _require_another_folder(wanted)
         known = _runs[-1][1].loaders if is_same_folder else list(loaders)
@@ -147,8 +147,8 @@ def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Sessi
     """
     if any(settings is one for one in _served):
         return
-    results = {GOES_ON: 1.0}
-    while GOES_ON in results:
+    results = {CONTINUES: 1.0}
+    while CONTINUES in results:
         results = _serve(context, loaders)
     _served[:] = [settings]
     if SCRIPT_IS_OVER in results or settings.only is not None:

@@ -50,7 +50,7 @@ class StepQueue(RunPrograms):
         self._queued.append(step)
         count = len(self._queued)
         is_full = count >= MOST_STEPS
-        if count % EARLIEST == 1 or is_full:  # a look costs as much as half a step
+        if count % EARLIEST == 1 or is_full:  # checking costs half as much as a step
             self._order_early(is_full=is_full)
             if len(self._queued) >= MOST_STEPS:
                 self.flush()
@@ -113,7 +113,7 @@ class StepQueue(RunPrograms):
             for step in steps[:count]:
                 variant.wanted.update(wanted := step.outputs.wanted())
                 if not all(ref in variant.outputs for ref in wanted):  # it is compiled again
-                    variant.wanted.update(step.outputs.small_in_hand())
+                    variant.wanted.update(step.outputs.small_referenced_values())
             program = self._program(variant)
             if steps[0].inputs is not None:
                 push_batch(program, steps[0])

@@ -30,7 +30,7 @@ class HostResults(NamedTuple):
 class HostValues:
     """Results that the host computes in each step of a variant.
 
-    are_any: false if there are none.
+    has_results: false if there are none.
     needed: results that its program takes.
     given: tensors of the script that they are computed from.
     unused_lines: lines of results that the step does not use, such as a metric of the loop.
@@ -39,7 +39,7 @@ class HostValues:
     def __init__(self, recording: Recording) -> None:
         made = (op.results for op in recording.operators if op.is_of_host)
         self._all = [ref for results in made for ref in results if ref is not None]
-        self.are_any = bool(self._all)
+        self.has_results = bool(self._all)
         self.needed = [leaf.value for leaf in recording.host_leaves]
         self._fixed = [ref for ref in self._all if ref in {*self.needed, *recording.shaped}]
         unused = (op for op in recording.operators if op.is_of_host and not self._is_fixed(op))

@@ -12,7 +12,7 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.step_status import StepStatus
 
-_FEW = 64  # numbers of a value, such as a loss of each sample
+MOST_SMALL_ELEMENTS = 64  # of a small output, such as a loss of each sample
 NORM = Ref(-1)  # of a step's gradients before clipping; not an output of the program
 
 
@@ -63,7 +63,7 @@ class Slot:
 class StepOutputs:
     """Values of one step, as far as they are known and requested.
 
-    Each step has one, so that it is made of few objects: most steps use the class's defaults.
+    One is created per step, so fields that few steps set are class attributes.
 
     number: among the steps of all loops.
     batch: returns it as the loader made it.
@@ -126,11 +126,14 @@ class StepOutputs:
                 found.update((p.slot.value, None) for p in places if not p.slot.comes_with_step)
         return found
 
-    def small_in_hand(self) -> dict[Ref, None]:
-        """Return the values with few numbers whose tokens the loop holds, and may read next."""
+    def small_referenced_values(self) -> dict[Ref, None]:
+        """Return the outputs of at most MOST_SMALL_ELEMENTS elements whose tokens the loop still
+        references.
+        """
         tokens = (token for each in self.others if (token := each()) is not None)
         slots = (token.slot for token in tokens)
-        return {x.value: None for x in slots if x.is_output and x.meta.numel() <= _FEW}
+        small = (x for x in slots if x.is_output and x.meta.numel() <= MOST_SMALL_ELEMENTS)
+        return {x.value: None for x in small}
 
     def has_only_requested(self, outputs: Collection[Ref]) -> bool:
         """True if only these values may be read of it later."""

@@ -71,7 +71,7 @@ class Batches:
         finally:
             self.open_passes -= 1
 
-    def look(self, flush: Callable[[], None], *, sends: bool) -> None:
+    def apply_changes(self, flush: Callable[[], None], *, sends: bool) -> None:
         """Apply the loop's changes of the data since the last call.
 
         flush: runs queued steps before.

@@ -45,9 +45,9 @@ class WeightWrites:
         """Raises: UsageError if the machine could not take over weights that were replaced"""
         if self.replaced:
             raise UsageError(
-                f"{min(self.replaced)} was changed after step {step} of the training, which "
-                "needs a weight store in memory on the chief's machine and, in pipelined mode, one "
-                "CS system: raise weight_store_memory, use one node or system, or leave it as it is"
+                f"{min(self.replaced)} was changed after step {step}; this needs a weight "
+                "store in the memory of the chief's machine and, in pipelined mode, one CS system: "
+                "raise weight_store_memory, use one node or system, or leave the weight unchanged"
             )
 
     @contextmanager

@@ -44,7 +44,7 @@ AHEAD_BYTES = 8 << 20  # bytes requested ahead: more than a round trip carries a
 
 
 class StateRequest(IntEnum):
-    """StateRequest of the chief."""
+    """Request of the chief for the tensors of a checkpoint."""
 
     HOLD = 0  # make updates wait for the tensors that they change; reply: HELD
     SEND = 1  # send a tensor, then its checksum

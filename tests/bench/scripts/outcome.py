@@ -42,7 +42,8 @@ class Outcome(msgspec.Struct, frozen=True):
     loss_difference: largest relative one of a step, float64_difference: of a run in float64;
     weight_difference: norm of the difference over the norm of all weights; ratio: steps per second
     over plain PyTorch's; recorded: steps that were recorded after the first ones;
-    noise_difference: that of PyTorch beside itself, with rounding errors in its initial weights.
+    noise_difference: that between PyTorch runs with and without rounding errors in the
+    initial weights.
     """
 
     case: str
@@ -93,9 +94,9 @@ def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finishe
         message = first_difference(found.losses, plain.losses)
         wide = measure_in_float64(runner, case, side, folder)
         if wide is None:
-            beside = compare_with_noise(runner, case, folder, found.losses, plain.losses)
-            measured["noise_difference"] = beside.noise
-            return outcome(beside.verdict, f"{message}; no run in float64", **measured)
+            compared = compare_with_noise(runner, case, folder, found.losses, plain.losses)
+            measured["noise_difference"] = compared.noise
+            return outcome(compared.verdict, f"{message}; no run in float64", **measured)
         measured["float64_difference"], measured["noise_difference"] = wide.difference, wide.noise
         return outcome(wide.verdict, f"float32: {message}", **measured)
     finally:
@@ -116,11 +117,11 @@ def measure_all(runner: Runner, case: Case, sides: list[Side], folder: Path) -> 
 
 
 @dataclass(frozen=True)
-class Beside:
+class LossComparison:
     """Comparison of a run with PyTorch's.
 
-    difference: largest relative one of a step's loss; noise: of PyTorch beside itself with rounding
-    errors in its initial weights, if it was measured.
+    difference: largest relative one of a step's loss; noise: that between
+    PyTorch runs with and without rounding errors in the initial weights, if it was measured.
     """
 
     verdict: Verdict
@@ -128,7 +129,9 @@ class Beside:
     noise: float | None = None
 
 
-def measure_in_float64(runner: Runner, case: Case, side: Side, folder: Path) -> Beside | None:
+def measure_in_float64(
+    runner: Runner, case: Case, side: Side, folder: Path
+) -> LossComparison | None:
     """Compare in float64, and where that differs, with PyTorch's own sensitivity to rounding.
 
     None where the script does not run in float64.
@@ -146,14 +149,14 @@ def measure_in_float64(runner: Runner, case: Case, side: Side, folder: Path) -> 
     difference = loss_difference(found, plain)
     if difference <= FLOAT64_TOLERANCE or len(found) != len(plain):
         verdict = Verdict.IN_FLOAT64 if difference <= FLOAT64_TOLERANCE else Verdict.DIFFERS
-        return Beside(verdict, difference)
+        return LossComparison(verdict, difference)
     return compare_with_noise(runner, case, folder, found, plain, "float64")
 
 
 def compare_with_noise(
     runner: Runner, case: Case, folder: Path, found: list[float], plain: list[float],
     dtype: str = "float32",
-) -> Beside:  # fmt: skip
+) -> LossComparison:  # fmt: skip
     """Compare with PyTorch's own sensitivity to rounding errors in its initial weights."""
     noisy = []
     for seed in NOISE_SEEDS:
@@ -162,7 +165,7 @@ def compare_with_noise(
         remove(path)
     verdict = Verdict.UNSTABLE if is_within_noise(found, plain, noisy) else Verdict.DIFFERS
     own = max(loss_difference(each, plain) for each in noisy)
-    return Beside(verdict, loss_difference(found, plain), own)
+    return LossComparison(verdict, loss_difference(found, plain), own)
 
 
 def is_within_noise(found: list[float], plain: list[float], noisy: list[list[float]]) -> bool:
@@ -202,5 +205,5 @@ def weight_difference(found: Finished, plain: Finished) -> float:
         return float("inf")
     total = sum(value.double().square().sum() for value in theirs.values())
     pairs = ((ours[name].double(), value.double()) for name, value in theirs.items())
-    apart = sum((a - b).square().sum() for a, b in pairs)
-    return float((apart / total).sqrt())
+    squared_difference = sum((a - b).square().sum() for a, b in pairs)
+    return float((squared_difference / total).sqrt())

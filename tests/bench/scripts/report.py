@@ -13,6 +13,13 @@ _WITHOUT_MESSAGE = (
     Verdict.UNSTABLE,
     Verdict.NOT_AVAILABLE,
 )
+_PLURALS = {
+    Verdict.RUNS: "run",
+    Verdict.DIFFERS: "differ",
+    Verdict.CRASHES: "crash",
+    Verdict.TIMES_OUT: "time out",
+    Verdict.PLAIN_FAILS: "fail in plain PyTorch",
+}
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
 BEGIN, END = "<!-- scripts: written by `scripts/bench scripts --write` -->", "<!-- /scripts -->"
 HEAD = [
@@ -37,6 +44,8 @@ def _in_jobs(alone: Outcome, outcomes: list[Outcome]) -> str:
     jobs = {o.side: o.verdict for o in outcomes if o.case == alone.case and o is not alone}
     if set(jobs.values()) == {alone.verdict} and len(jobs) == len(JOBS):
         return "same"
+    if not jobs:
+        return "not measured"
     return ", ".join(f"`{side.value}` {jobs[side].value}" for side in JOBS if side in jobs)
 
 
@@ -65,9 +74,13 @@ def summary(outcomes: list[Outcome]) -> str:
         sides.setdefault(outcome.side, Counter())[outcome.verdict] += 1
     return "; ".join(
         f"`{side.value}`: "
-        + ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
+        + ", ".join(f"{count} {_verb(verdict, count)}" for verdict, count in counts.items())
         for side, counts in sides.items()
     )
+
+
+def _verb(verdict: Verdict, count: int) -> str:
+    return verdict.value if count == 1 else _PLURALS.get(verdict, verdict.value)
 
 
 def refusals(outcomes: list[Outcome]) -> str:
@@ -87,11 +100,7 @@ def refusals(outcomes: list[Outcome]) -> str:
 
 
 def _where(outcome: Outcome) -> str:
-    if (
-        outcome.verdict
-        in (Verdict.RUNS, Verdict.IN_FLOAT64, Verdict.UNSTABLE, Verdict.NOT_AVAILABLE)
-        or not outcome.message
-    ):
+    if outcome.verdict in _WITHOUT_MESSAGE or not outcome.message:
         return ""
     message = re.sub(r"^(\S+: )?error: ", "", outcome.message).replace("|", "\\|")
     message = re.sub(r"/\S*/tests/bench/scripts/", "", message)

@@ -269,8 +269,8 @@ def test_the_systems_of_a_job_must_be_one_nodes(monkeypatch: pytest.MonkeyPatch)
     layout, both = JobLayout(2, 1, 1, 0, False), SITE.gres_of("cs2-01", "cs2-02")
     monkeypatch.setattr(sinfo, "query", lambda site, *command: SINFO)
     sinfo.check(layout, SITE, both)
-    apart = [f"node{n}|8|65536|idle|cs:cs2-0{n}:1|all*" for n in (1, 2)]
-    monkeypatch.setattr(sinfo, "query", lambda site, *command: "\n".join(apart))
+    lines = [f"node{n}|8|65536|idle|cs:cs2-0{n}:1|all*" for n in (1, 2)]
+    monkeypatch.setattr(sinfo, "query", lambda site, *command: "\n".join(lines))
     sinfo.check(layout, SITE, "cs:cs2-02:1")
     said = (
         "a job's systems must be on one node, and none of the cluster has cs:cs2-01:1 and"

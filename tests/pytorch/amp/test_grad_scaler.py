@@ -1,4 +1,4 @@
-"""Loss scaling of a PyTorch loop: both forms, PyTorch's own scalers, checkpoints, autocast."""
+"""Loss scaling of a PyTorch loop by csrun's scaler: both forms, clipping, checkpoints, errors."""
 
 import copy
 import logging
@@ -9,80 +9,22 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from safetensors.numpy import load_file  # noqa: E402
+from support.scaled_loops import LARGE, LONGEST, STEPS, Script, equal  # noqa: E402
 from support.two_classes import summaries  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
 
-STEPS = 6  # of a pass
-LARGE = 2.0**28  # a scale with which the first steps overflow in float16
-LONGEST = 0.3  # that gradients are clipped to
 LARGEST = 0.02  # the magnitude that they are clipped to
 SCALE = 2.0**10
 GRADIENTS = 0.01  # of a gradient's norm, the difference from autocast's
-
-
-class Script:
-    """A classifier of two layers, its data, and a loop with a scaler."""
-
-    def __init__(self, scaler=None):
-        torch.manual_seed(1)
-        layers = nn.Linear(12, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)
-        self.model = nn.Sequential(*layers)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
-        x = torch.randn(16 * STEPS, 12)
-        y = (x[:, :4] + 0.1 * torch.randn(16 * STEPS, 4)).argmax(1)
-        self.loader = DataLoader(TensorDataset(x, y), 16)
-        self.scaler = scaler
-        self.scales, self.losses = [], []
-
-    def train(self, folder, epochs=4, step=None, precision="mixed_float16", **options):
-        """Train the model; its weights."""
-        cbtorch.initialize(model_dir=folder, log_steps=1, precision=precision, **options)
-        self.model = cbtorch.module(self.model)
-        loader, step = cbtorch.dataloader(self.loader), step or self.later_step
-        self.scaler = self.scaler if hasattr(self.scaler, "scale") else self.scaler()
-        with cbtorch.Session(self.model, self.optimizer, nn.CrossEntropyLoss(), mode="train"):
-            for _ in range(epochs):
-                for x, y in loader:
-                    self.optimizer.zero_grad()
-                    step(x, y)
-        return [p.detach().clone() for p in self.model.parameters()]
-
-    def loss(self, x, y):
-        loss = nn.functional.cross_entropy(self.model(x), y)
-        self.losses.append(loss.detach())
-        return loss
-
-    def first_step(self, x, y):
-        """The form of the first releases."""
-        self.scaler(self.loss(x, y)).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), LONGEST)
-        self.optimizer.step()
-
-    def later_step(self, x, y):
-        """The form of later releases and of PyTorch."""
-        self.scaler.scale(self.loss(x, y)).backward()
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(self.model.parameters(), LONGEST)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def reading_step(self, x, y):
-        self.later_step(x, y)
-        self.scales.append(self.scaler.get_scale())
 
 
 def dynamic(**options):
     return lambda: cbtorch.amp.GradScaler(
         "dynamic", initial_loss_scale=LARGE, max_loss_scale=LARGE, **options
     )
-
-
-def equal(ours, theirs):
-    return all(map(torch.equal, ours, theirs))
 
 
 def test_both_forms_skip_steps_until_the_scale_fits(tmp_path, caplog):
@@ -230,99 +172,6 @@ def test_scaled_gradients_are_clipped_by_value_as_pytorch_does(tmp_path):
         assert torch.linalg.norm(own - start - moved) <= 2 * GRADIENTS * torch.linalg.norm(moved)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_scalers_of_pytorch_follow_pytorchs_rule(tmp_path, device):
-    """Beside PyTorch's own scaler, given the same overflows."""
-    options = {"init_scale": LARGE, "growth_interval": 4}
-    script = Script(lambda: torch.amp.GradScaler(device, **options))
-    script.train(tmp_path, step=script.reading_step)
-    theirs, weight = torch.amp.GradScaler("cpu", **options), nn.Parameter(torch.zeros(1))
-    optimizer, before = torch.optim.SGD([weight], 0.0), LARGE
-    for scale in script.scales:
-        theirs.scale(weight.sum()).backward()
-        weight.grad.fill_(float("inf") if scale < before else 1.0)
-        theirs.step(optimizer)
-        theirs.update()
-        assert theirs.get_scale() == scale
-        before = scale
-    assert max(b / a for a, b in pairwise(script.scales)) == 2
-    if device == "cpu":
-        assert script.scaler.state_dict()["scale"] == script.scales[-1]
-
-
-def test_a_loop_learns_of_skipped_steps_as_from_pytorch(tmp_path):
-    """By the scale before and after `update`; Adam's bias correction does not count them."""
-
-    def step(script, x, y):
-        script.optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = script.loss(x, y)
-        script.scaler.scale(loss).backward()
-        script.scaler.step(script.optimizer)
-        before = script.scaler.get_scale()
-        script.scaler.update()
-        script.scales.append((before, script.scaler.get_scale()))
-
-    ours, theirs = (Script(torch.amp.GradScaler("cpu", init_scale=LARGE)) for _ in range(2))
-    weights = ours.train(tmp_path, epochs=3, step=lambda x, y: step(ours, x, y))
-    for _ in range(3):
-        for x, y in theirs.loader:
-            step(theirs, x, y)
-    assert ours.scales == theirs.scales
-    skipped = sum(now < before for before, now in ours.scales)
-    assert skipped > 2
-    for script in (ours, theirs):
-        (state, *_) = script.optimizer.state_dict()["state"].values()
-        assert state["step"] == 3 * STEPS - skipped
-    found = load_file(tmp_path / f"model-ckpt-{3 * STEPS}.safetensors")
-    assert found["skipped_steps"] == skipped
-    losses = [[float(loss) for loss in script.losses] for script in (ours, theirs)]
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
-    for own, their in zip(weights, theirs.model.parameters(), strict=True):
-        assert torch.linalg.norm(own - their) < 0.01 * torch.linalg.norm(their)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("is_in_block", [False, True])
-def test_a_script_saves_and_loads_pytorchs_scaler(tmp_path, device, is_in_block):
-    def made(**options):
-        return lambda: torch.amp.GradScaler(device, **options)
-
-    first = Script(made(init_scale=LARGE, growth_interval=3))
-    first.train(tmp_path / "first", epochs=3)
-    saved = first.scaler.state_dict()
-    assert (saved["growth_interval"], saved["scale"] < LARGE) == (3, True)
-    second, begun = Script(made()), []
-
-    def step(x, y):
-        if not begun and is_in_block:
-            second.scaler.load_state_dict(saved)
-        begun.append(second.scaler.get_scale())
-        second.later_step(x, y)
-
-    if not is_in_block:
-        cbtorch.initialize(model_dir=tmp_path / "second")
-        second.scaler = second.scaler()
-        second.scaler.load_state_dict(saved)
-    second.train(tmp_path / "second", epochs=1, step=step)
-    assert begun[0] == saved["scale"]
-    assert second.scaler.state_dict()["growth_interval"] == 3
-
-
-def test_the_state_of_a_disabled_scaler_is_refused(tmp_path):
-    script = Script(torch.amp.GradScaler("cpu"))
-    with pytest.raises(RuntimeError, match="saved from a disabled instance"):
-        script.train(tmp_path, step=lambda x, y: script.scaler.load_state_dict({}))
-
-
-def test_a_scaler_of_a_float32_run_has_no_effect(tmp_path, caplog):
-    caplog.set_level(logging.INFO, logger="csrun")
-    plain, scaled = Script(cbtorch.amp.GradScaler()), Script(torch.amp.GradScaler("cpu"))
-    ours = plain.train(tmp_path / "plain", precision="float32")
-    assert equal(scaled.train(tmp_path / "scaled", precision="float32"), ours)
-    assert sum("a float32 run: the loss is not scaled" in line for line in caplog.messages) == 1
-
-
 def test_cb16_without_dynamic_scaling_has_a_line(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="csrun")
     for number, loss_scale in enumerate((1.0, 8.0, "dynamic")):
@@ -330,7 +179,7 @@ def test_cb16_without_dynamic_scaling_has_a_line(tmp_path, caplog):
         script.train(tmp_path / str(number), epochs=1, precision="mixed_cbfloat16")
     lines = [line for line in caplog.messages if "CB16 without dynamic loss scaling" in line]
     assert len(lines) == 2
-    assert all("test_grad_scaler.py:" in line for line in lines)
+    assert all("scaled_loops.py:" in line for line in lines)
 
 
 def test_the_smallest_scale_that_overflows_ends_the_run(tmp_path):
@@ -365,24 +214,6 @@ def test_optimizer_step_makes_a_whole_step(tmp_path):
         cbtorch.amp.optimizer_step(None, None, None, 1.0, 1.0)
     with pytest.raises(ValueError, match="must be >= 0"):
         cbtorch.amp.optimizer_step(None, None, None, -1.0)
-
-
-def test_autocast_leaves_a_mixed_run_as_it_is(tmp_path):
-    plain, cast = Script(cbtorch.amp.GradScaler(64.0)), Script(cbtorch.amp.GradScaler(64.0))
-
-    def step(x, y):
-        with torch.autocast("cpu", torch.float16):
-            loss = cast.loss(x, y)
-        cast.scaler.scale(loss).backward()
-        nn.utils.clip_grad_norm_(cast.model.parameters(), LONGEST)
-        cast.scaler.step(cast.optimizer)
-
-    ours = plain.train(tmp_path / "plain", epochs=2)
-    assert equal(cast.train(tmp_path / "cast", epochs=2, step=step), ours)
-    other = Script(cbtorch.amp.GradScaler())
-    cast.model, cast.optimizer, cast.scaler = other.model, other.optimizer, other.scaler
-    with pytest.raises(UsageError, match='precision="mixed_float16", or leave autocast out'):
-        cast.train(tmp_path / "float32", step=step, precision="float32")
 
 
 def unscaled_later(script, x, y):

@@ -1,47 +1,19 @@
 """What a loop does with its model's own Parameters beside its steps."""
 
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.eight_steps import Script, norms  # noqa: E402
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn.utils import parameters_to_vector, vector_to_parameters  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
-
-
-class Script(Kit):
-    """A training of eight steps."""
-
-    def __init__(self):
-        super().__init__()
-        x, y = torch.randn(64, 6, dtype=torch.float64), torch.randint(4, (64,))
-        self.train = DataLoader(TensorDataset(x, y), 8)
-
-    def session(self, folder):
-        return super().session(folder, save_checkpoints_steps=5)
-
-    def loop(self, after):
-        """One pass; `after` gets the number of each step behind it, and what the step gave."""
-        found = []
-        for step, (x, y) in enumerate(self.train, 1):
-            self.optimizer.zero_grad()
-            logits = self.model(x)
-            self.criterion(logits, y).backward()
-            self.optimizer.step()
-            found.append(after(step, logits))
-        return found
-
-
-def norms(script):
-    return [p.norm().item() for p in script.model.parameters()]
 
 
 def test_parameters_that_the_loop_reads_are_those_of_the_step(tmp_path):
@@ -184,52 +156,9 @@ def test_parameters_that_the_loop_replaces_are_refused(tmp_path, at, replace):
         if step == at:
             replace(script.model[0])
 
-    said = r"test_weight_guard.py:[0-9]+: 0.weight was replaced by another tensor after"
+    said = r"(eight_steps|test_weight_guard).py:[0-9]+: 0.weight was replaced by another tensor"
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
         script.loop(after)
-
-
-class Average:
-    """An average of weights that scripts swap in by `p.data`, and out again."""
-
-    def __init__(self, model):
-        self.model = model
-        self.shadow = {n: p.data.clone() for n, p in model.named_parameters()}
-        self.backup = {}
-
-    def update(self):
-        for name, p in self.model.named_parameters():
-            self.shadow[name] = 0.5 * self.shadow[name] + 0.5 * p.data
-
-    def apply(self):
-        for name, p in self.model.named_parameters():
-            self.backup[name] = p.data
-            p.data = self.shadow[name]
-
-    def restore(self):
-        for name, p in self.model.named_parameters():
-            p.data = self.backup[name]
-
-
-def test_an_average_may_be_swapped_in_and_out_by_data(tmp_path):
-    def after(script, average, step, _):
-        average.update()
-        if step in (2, 5, 6):
-            average.apply()
-            averaged = norms(script)
-            average.restore()
-            return averaged, norms(script)
-        return None
-
-    ours, theirs = Script(), Script()
-    with ours.session(tmp_path):
-        found = ours.loop(partial(after, ours, Average(ours.model)))
-    expected = theirs.loop(partial(after, theirs, Average(theirs.model)))
-    for step in (2, 5, 6):
-        for one, other in zip(found[step - 1], expected[step - 1], strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -265,52 +194,6 @@ def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, a
     loop(theirs, fails=False)
     for one, other in zip(again.model.parameters(), theirs.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
-
-
-def test_parameters_may_become_views_of_one_vector(tmp_path):
-    """A write into that vector is one into the parameters, as in PyTorch."""
-    vectors = {}
-
-    def after(script, step, _):
-        if step == 4:
-            vector = vectors[script] = (
-                parameters_to_vector(script.model.parameters()).detach() * 0.5
-            )
-            vector_to_parameters(vector, script.model.parameters())
-        if step == 6:
-            vectors[script].mul_(0.5)
-
-    ours, theirs = Script(), Script()
-    with ours.session(tmp_path):
-        ours.loop(partial(after, ours))
-    theirs.loop(partial(after, theirs))
-    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
-
-
-def test_data_set_within_a_step_is_refused(tmp_path):
-    script = Script()
-    weight = script.model[0].weight
-    said = "is written between the loop's batch and optimizer"
-    with pytest.raises(UsageError, match=said), script.session(tmp_path):
-        for x, y in script.train:
-            loss = script.criterion(script.model(x), y)
-            weight.data = weight.data * 0.5
-            loss.backward()
-            script.optimizer.step()
-
-
-def test_one_memory_of_two_parameters_is_refused(tmp_path):
-    script = Script()
-    script.model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)).double()
-    script.optimizer = torch.optim.SGD(script.model.parameters(), 0.1)
-
-    def after(step, _):
-        if step == 5:
-            script.model[1].weight.data = script.model[0].weight.data
-
-    with pytest.raises(UsageError, match="the memory of another"), script.session(tmp_path):
-        script.loop(after)
 
 
 class Picks(nn.Module):
@@ -353,17 +236,6 @@ def test_a_buffer_that_the_loop_replaces_is_refused(tmp_path):
 
     with pytest.raises(UsageError, match="running_mean was replaced"), script.session(tmp_path):
         script.loop(after)
-
-
-def test_parameters_may_be_replaced_before_the_first_step(tmp_path):
-    ours, theirs = Script(), Script()
-    with ours.session(tmp_path):
-        for script in (ours, theirs):
-            for p in script.model.parameters():
-                p.data = p.data * 0.5
-        found = ours.loop(lambda _, logits: logits.detach())
-    expected = theirs.loop(lambda _, logits: logits.detach())
-    np.testing.assert_allclose(torch.cat(found), torch.cat(expected), rtol=1e-9, atol=1e-11)
 
 
 def test_a_steps_value_that_is_read_behind_the_weights_is_of_those_before(tmp_path):
@@ -423,36 +295,6 @@ def test_a_layer_that_is_called_beside_the_model_is_refused(tmp_path):
             script.criterion(script.model(x), y).item()
             if step == 5:
                 script.model[0](x).sum().item()
-
-
-def test_moving_a_model_to_its_own_device_writes_nothing(tmp_path):
-    def loop(kit):
-        losses = []
-        for step, (x, y) in enumerate(kit.train):
-            kit.model.to("cpu")  # amid a step, as wrappers do at an end of a pass or in forward
-            kit.optimizer.zero_grad()
-            loss = kit.criterion(kit.model(x), y)
-            loss.backward()
-            kit.model.cpu().double()  # which also moves the gradients
-            kit.optimizer.step()
-            if step % 2:
-                kit.model.to("cpu", torch.float64)
-            losses.append(loss.detach())
-        return losses
-
-    beside(loop, tmp_path)
-
-
-def test_a_weight_that_gets_another_ones_numbers_in_its_memory_is_written(tmp_path):
-    def loop(kit):
-        losses = []
-        for x, y in kit.train:
-            losses.append(kit.update(kit.criterion(kit.model(x), y)))
-            weight = kit.model[0].weight
-            weight.data = weight.data.flip(0)
-        return losses
-
-    beside(loop, tmp_path)
 
 
 def test_weights_are_read_and_written_after_a_pass_that_is_not_read_to_its_end(tmp_path):

@@ -13,20 +13,20 @@ def optimizer():
     return torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
 
 
-def kept(groups):
+def cache_of(groups):
     known = KnownNumbers()
     known.keep(groups, ("all",), NUMBERS)
     return known
 
 
-def test_they_are_those_of_the_last_step_while_nothing_changes():
+def test_numbers_are_returned_while_nothing_changes():
     groups = optimizer().param_groups
-    assert kept(groups).find(groups, ("all",)) == NUMBERS
+    assert cache_of(groups).find(groups, ("all",)) == NUMBERS
 
 
-def test_another_set_of_trained_parameters_has_others():
+def test_another_set_of_trained_parameters_invalidates_them():
     groups = optimizer().param_groups
-    assert kept(groups).find(groups, ("some",)) is None
+    assert cache_of(groups).find(groups, ("some",)) is None
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_another_set_of_trained_parameters_has_others():
 )
 def test_a_write_into_a_group_is_noticed(change):
     groups = optimizer().param_groups
-    known = kept(groups)
+    known = cache_of(groups)
     change(groups[0])
     assert known.find(groups, ("all",)) is None
 
 
 def test_another_group_is_noticed():
     groups = optimizer().param_groups
-    assert kept(groups).find([*groups, dict(groups[0])], ("all",)) is None
+    assert cache_of(groups).find([*groups, dict(groups[0])], ("all",)) is None
 
 
 @pytest.mark.parametrize("options", [{"lr": torch.tensor(0.01)}, {"betas": [0.9, 0.999]}])
 def test_an_option_that_may_change_inside_is_read_in_each_step(options):
     groups = optimizer().param_groups
     groups[0].update(options)
-    assert kept(groups).find(groups, ("all",)) is None
+    assert cache_of(groups).find(groups, ("all",)) is None

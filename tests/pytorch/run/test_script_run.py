@@ -298,7 +298,7 @@ def test_a_pass_that_outlives_its_block_is_refused(tmp_path):
     with script.make(script.model, script.optimizer, script.criterion) as session:
         left = iter(script.train_loader)
         next(left)
-    with pytest.raises(UsageError, match=r"test_script_run.py:[0-9]+: a pass over a dataloader is"):
+    with pytest.raises(UsageError, match=r"test_script_run.py:[0-9]+: an iterator of a dataloader"):
         next(left)
     with pytest.raises(UsageError, match="a Session is open already"), session, session:
         pass

@@ -197,7 +197,7 @@ class FunctionWriter:
         last: tuple[int, list[int]],
         sums: dict[int, RowReduction],
     ) -> None:
-        """Write the last axis: several vectors at a time, single ones, and the rest."""
+        """Write the last axis: groups of vectors, then single vectors, then a masked remainder."""
         size, dims = last
         ahead = None if places else self._stages.row_ahead(stage)
 
@@ -224,7 +224,9 @@ class FunctionWriter:
     def _write_parts(
         self, first: int, size: int, parts: int, write: Callable[[LaneValue, int], None]
     ) -> int:
-        """Write so many vectors at a time, as long as there are as many; return where they end."""
+        """Write groups of `parts` vectors while a full group is left; return the index after the
+        last group.
+        """
         step = parts * LANES
         end = size - (size - first) % step
         with ExitStack() as loop:

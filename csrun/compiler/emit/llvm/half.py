@@ -29,7 +29,7 @@ def round_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
     rounded = code.convert("bitcast", found, "float32")
     if not half.has_range_of_float32:
         rounded = _in_range(code, half, x, rounded)
-    # NaN is quiet, so that what is left of it is one.
+    # Set the quiet bit: a NaN whose payload is only in the dropped bits would become infinity.
     quiet = code.op("or", bits, code.constant(_QUIET, integers))
     quiet = code.op("and", quiet, code.constant(-(1 << dropped), integers))
     quiet = code.convert("bitcast", quiet, "float32")
@@ -79,20 +79,24 @@ def _magnitude(code: Code, x: LaneValue) -> LaneValue:
 
 
 def _words(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) -> LaneValue:
-    """Return the words of x, whose magnitude's bits, without those dropped, are `rounded`."""
+    """Return the 16-bit words of x.
+
+    rounded: bits of |x| after rounding; the bits that the format drops may have any value.
+    """
     integers, kind = x.kind.of("int32"), x.kind
     infinity = code.constant(half.infinity, integers)
     word = code.op("sub", rounded, code.constant(half.rebias, integers))
     word = code.op("lshr", word, code.constant(half.dropped_bits, integers))
     if not half.has_range_of_float32:
         word = code.select(code.compare("ult", word, infinity), word, infinity)
-        # The last place of the sum is the smallest subnormal: the addition rounds to a count of it.
+        # The sum's unit in the last place is the smallest subnormal: its low bits count multiples
+        # of that.
         aligner, size = code.constant(half.aligner, kind), code.call("fabs", x)
         aligned = code.convert("bitcast", code.op("fadd", size, aligner), "int32")
         small = code.op("sub", aligned, code.convert("bitcast", aligner, "int32"))
         is_small = code.compare("olt", size, code.constant(half.smallest_normal, kind))
         word = code.select(is_small, small, word)
-    # NaN is quiet, so that what is left of it is one.
+    # Set the quiet bit: a NaN whose payload is only in the dropped bits would become infinity.
     magnitude = _magnitude(code, x)
     payload = code.op("lshr", magnitude, code.constant(half.dropped_bits, integers))
     payload = code.op("and", payload, code.constant((1 << half.mantissa_bits) - 1, integers))

@@ -14,7 +14,7 @@ class NestPoint:
 
     places: loop counter of each loop, with the axes it merges.
     dims: axes of the vectors.
-    part: partial result of sums along the row.
+    part: index of the partial sum.
     """
 
     stage: LoopNest
@@ -41,7 +41,7 @@ def accesses_in(stage: LoopNest) -> list[Access]:
 
 
 def rows_read(stages: Sequence[LoopNest]) -> dict[Access, None]:
-    """Return the arrays of which nests read rows of consecutive elements, in order."""
+    """Return the arrays whose rows the nests read contiguously, in order of access."""
     places = (a for stage in stages for member in stage.members for a in member.ins)
     found = (a for a in places if isinstance(a, Access) and a.parameter != SCRATCH and a.row)
     return dict.fromkeys(a for a in found if a.axes[-1:] == (1,))

@@ -10,7 +10,7 @@ from csrun.compiler.emit.llvm.nests import least_of, rows_read
 from csrun.compiler.emit.llvm.scalars import call_function
 from csrun.compiler.lair import operators
 
-_PARALLEL = 4  # sums: an addition waits three or four cycles for the one before
+_PARALLEL = 4  # partial sums: an addition has a latency of three or four cycles
 #: Functions that take no longer than an addition.
 _SHORT = frozenset({"add", "subtract", "multiply", "square", operators.IDENTITY, operators.LARGEST})
 
@@ -29,11 +29,11 @@ class RowReduction:
         if self._has_nan:
             self._nan = code.slot(code.constant(0, kind.of("bool")))
 
-    def add(self, value: LaneValue, mask: LaneValue | None, place: int) -> None:
-        """Add a vector to the partial result at `place`; mask: of the lanes that count."""
-        code, slot = self._code, self._slots[place]
+    def add(self, value: LaneValue, mask: LaneValue | None, part: int) -> None:
+        """Add a vector to partial result `part`; mask: lanes to include."""
+        code, slot = self._code, self._slots[part]
         old = code.get(slot, self._kind)
-        found = self._combined(old, value)
+        found = self._combine(old, value)
         code.set(slot, found if mask is None else code.select(mask, found, old))
         if self._has_nan:
             is_nan = code.compare("uno", value, value)
@@ -45,22 +45,22 @@ class RowReduction:
         code = self._code
         found = [code.get(slot, self._kind) for slot in self._slots]
         while len(found) > 1:
-            found = [self._combined(*found[n : n + 2]) for n in range(0, len(found), 2)]
-        number = _folded(code, found[0], self._combined)
+            found = [self._combine(*found[n : n + 2]) for n in range(0, len(found), 2)]
+        number = _fold_lanes(code, found[0], self._combine)
         if not self._has_nan:
             return number
         is_nan = code.any_lane(code.get(self._nan, self._kind.of("bool")))
         return code.select(is_nan, code.constant(nan, number.kind), number)
 
-    def _combined(self, x: LaneValue, y: LaneValue) -> LaneValue:
+    def _combine(self, x: LaneValue, y: LaneValue) -> LaneValue:
         return (_larger if self._is_largest else _sum)(self._code, x, y)
 
 
 def parallel_sums(stage: LoopNest, size: int) -> int:
-    """Return how many vectors a nest adds up separately, so that additions do not wait; size: that
-    of its last axis.
+    """Return the number of partial sums of a nest, which hide the latency of additions.
 
-    Nests that read several arrays wait for memory.
+    size: length of its last axis. Nests that read several arrays are limited by memory, and have
+    one.
     """
     waits = stage.reduced and all(m.function in _SHORT for m in stage.members)
     waits = waits and len(rows_read([stage])) == 1
@@ -79,12 +79,12 @@ def reductions_of(code: Code, stage: LoopNest, size: int) -> dict[int, RowReduct
 
 def add_lanes(code: Code, value: LaneValue) -> LaneValue:
     """Return the sum of the lanes: of 16, first lanes 0 + 8, 1 + 9 ..., then 0 + 4 ..."""
-    return _folded(code, value, partial(_sum, code))
+    return _fold_lanes(code, value, partial(_sum, code))
 
 
 def largest_lane(code: Code, value: LaneValue) -> LaneValue:
     """Return the maximum of the lanes; NaN among them may be dropped."""
-    return _folded(code, value, partial(_larger, code))
+    return _fold_lanes(code, value, partial(_larger, code))
 
 
 def _sum(code: Code, x: LaneValue, y: LaneValue) -> LaneValue:
@@ -95,13 +95,13 @@ def _larger(code: Code, x: LaneValue, y: LaneValue) -> LaneValue:
     return code.select(code.compare("ogt" if x.kind.is_float else "sgt", x, y), x, y)
 
 
-def _folded(
-    code: Code, value: LaneValue, combined: Callable[[LaneValue, LaneValue], LaneValue]
+def _fold_lanes(
+    code: Code, value: LaneValue, combine: Callable[[LaneValue, LaneValue], LaneValue]
 ) -> LaneValue:
     lanes = value.kind.lanes
     while lanes > 1:
         lanes //= 2
-        value = combined(*(_half(code, value, start, lanes) for start in (0, lanes)))
+        value = combine(*(_half(code, value, start, lanes) for start in (0, lanes)))
     return value
 
 

@@ -23,7 +23,7 @@ from csrun.compiler.lair.flat import MANY
 from csrun.compiler.lair.formula_trace import Options
 from csrun.executable.arrays import aligned
 
-#: Sizes of rows of which the next one is prefetched; a CPU's own prefetching ends with a page.
+#: Row sizes for which the next row is prefetched; the hardware prefetcher stops at page boundaries.
 ROWS_AHEAD_BYTES = range(1 << 10, 1 << 16)
 
 
@@ -115,8 +115,10 @@ class KernelStages:
         )
 
     def row_ahead(self, stage: LoopNest) -> Access | None:
-        """Return the array of which the nest should prefetch the next row: the only one with rows,
-        which no later nest reads.
+        """Return the array whose next row the nest should prefetch: the only one it reads by rows
+        and no later nest reads.
+
+        None if there is none, or if its rows are too short or too long.
         """
         if stage not in self.stages or self.sums_rows:
             return None

@@ -158,7 +158,7 @@ def test_infinity_and_nan_go_through_sums_and_largest_numbers():
     np.testing.assert_allclose(found["total"], totals, rtol=1e-5)
 
 
-def test_nan_anywhere_in_a_row_is_its_largest_number():
+def test_maximum_of_a_row_with_nan_is_nan():
     """Four vectors at a time, single ones, and a rest."""
     arrays = {"x": Array("x", (147, 147), "float32")}
     writes = {"largest": Array("largest", (147, 1), "float32")}
