@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 import pytest
 from support.programs import options_of
-from support.reference_models import MODELS, SMALL_MODELS, small_groups, traced
+from support.reference_models import MODELS, SMALL_MODELS, changed, small_groups, traced
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import ExecutionMode
@@ -26,6 +26,7 @@ from csrun.executable import machine_code
 from csrun.executable.store_places import gradient_bytes
 from csrun.params import load
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.store.disk_traffic import disk_traffic
 from csrun.runtime.store.residency import least_bytes
 from csrun.runtime.wire.messages import StepOrder
@@ -75,7 +76,9 @@ def test_each_operator_has_its_width(tmp_path, request, name):
 
 
 def final_loss(params, folder, kind, last):
-    """The mean of so many last losses."""
+    """The mean of so many last losses; in float16 the loss is scaled, as small gradients need."""
+    if kind is FLOAT16:
+        params = changed(params, "optimizer", loss_scaling_factor="dynamic")
     module = traced(params)
     if kind is not None:
         set_storage(module, kind)
@@ -84,8 +87,13 @@ def final_loss(params, folder, kind, last):
     dataset = import_module("data").train_input_fn(params)
     machine = CpuMachine(executable, dataset, RunSettings(), 0)
     machine.initialize()
+    scale = scale_tracker(machine.plan, machine.numbers, None)
     for first in range(0, STEPS, ORDER):
+        if scale is not None:
+            scale.begin(first)
         machine.run(StepOrder(first, ORDER))
+        if scale is not None:
+            scale.finish(first, ORDER, lambda *_: None)
     return np.mean(machine.losses(ORDER)[-last:])
 
 
