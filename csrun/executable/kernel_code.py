@@ -195,7 +195,7 @@ def built(text: str) -> bytes:
     build = partial(machine_code.build, text)
     if _objects is None:
         return build()
-    return _objects.built(f"{machine_code.builder()}\n{text}", build)
+    return _objects.built(f"{machine_code.builder()}\n{machine_code.host_text(text)}", build)
 
 
 @lru_cache(maxsize=64)

@@ -88,8 +88,13 @@ def host() -> str:
     return f"{binding.get_host_cpu_name()} {_features(binding)}"
 
 
+def host_text(text: str) -> str:
+    """Return the module that is built here for a module, with the bodies for this host's CPU."""
+    return for_host(text, host())
+
+
 def builder() -> str:
-    """Return what a build depends on besides the text: LLVM, its options, the host."""
+    """Return what a build depends on besides the host's text: LLVM, its options, the host."""
     import llvmlite
 
     version = f"llvmlite {llvmlite.__version__} LLVM {_binding().llvm_version_info}"
@@ -120,7 +125,7 @@ def build(text: str) -> bytes:
     Raises: RuntimeError if the text is not a valid module
     """
     binding, machine = _target()
-    module = binding.parse_assembly(for_host(text, host()))
+    module = binding.parse_assembly(host_text(text))
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     for name in LEFT_OUT:

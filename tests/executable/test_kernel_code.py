@@ -15,6 +15,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.executable import (
     UnreadableError,
     bound_kernel,
+    host_functions,
     kernel_code,
     kernel_signature,
     load,
@@ -175,6 +176,17 @@ def test_objects_for_another_cpu_are_not_taken_from_the_cache(builds, monkeypatc
         kernel_code.built.cache_clear()
         kernel_code.built(text)
     assert builds == [text] * 2
+
+
+def test_objects_with_another_body_for_the_cpu_are_not_taken_from_the_cache(builds, monkeypatch):
+    """As those of another version of csrun, whose portable text is the same."""
+    portable = host_functions.PORTABLE[host_functions.TIMES_POWER]
+    for version in ("first", "second", "first"):
+        specific = "+fma", f"; {version}\n{portable}"
+        monkeypatch.setitem(host_functions._SPECIFIC, host_functions.TIMES_POWER, specific)
+        kernel_code.built.cache_clear()
+        kernel_code.built(portable + "\ndefine void @f() {\n  ret void\n}\n")
+    assert len(builds) == 2
 
 
 @pytest.mark.parametrize("lacks", ["llvmlite", "avx2"])

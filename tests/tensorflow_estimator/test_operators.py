@@ -139,8 +139,8 @@ def test_training_is_that_of_a_session(name, tmp_path):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, BATCH, SIDE, SIDE, CHANNELS)).astype(np.float32)
     data = [(each, np.zeros(BATCH, np.int32)) for each in x]
-    # Three updates with large gradients; each side's sums round in another order on each CPU.
-    assert_as_in_session(model_fn, tmp_path, data, tolerance=2e-6)
+    # Measured for conv_valid, whose updates are large: 9.8e-7 and 1.004e-6 with two orders of sums.
+    assert_as_in_session(model_fn, tmp_path, data, 1.1e-6 if name == "conv_valid" else 1e-6)
 
 
 def normalized(features, labels, mode, params):
