@@ -73,6 +73,8 @@ WORDS_TO_AVOID = {
     "beside": "the role of the thing, or concurrent",
     "heard": "received or reported",
     "hear": "receive",
+    "look": "check, search or read",
+    "looks": "checks",
     "said": "logged, printed or reported",
     "say": "log, print or report",
     "tell": "send, log, print or notify",

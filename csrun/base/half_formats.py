@@ -120,7 +120,7 @@ class HalfFormat:
 
     def widen(self, words: Words, out: Floats) -> None:
         """Convert words to float32, exactly, any shape."""
-        convert = _write_upper if self.has_range_of_float32 else self._look_up
+        convert = _write_upper if self.has_range_of_float32 else self._lookup
         _convert_blocks(convert, words, out, "float32")
 
     def round(self, x: Floats, out: Floats) -> None:
@@ -177,7 +177,7 @@ class HalfFormat:
         nan = payload | quiet | ((bits & _SIGN) >> 16)
         np.copyto(words, nan.astype(np.uint16), where=np.isnan(x))
 
-    def _look_up(self, words: Words, out: Floats) -> None:
+    def _lookup(self, words: Words, out: Floats) -> None:
         np.take(_table(self), words, out=out, mode="clip")  # every word is a valid index
 
     def _round(self, x: Floats, out: Floats) -> None:

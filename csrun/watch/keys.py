@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from csrun.watch.screen import KEYS, ScreenLook
+from csrun.watch.screen import KEYS, ScreenView
 from csrun.watch.site_snapshot import JobLine
 
 
@@ -54,12 +54,12 @@ class ScreenState:
     notice: str = ""
 
     @property
-    def look(self) -> ScreenLook:
-        """Look of the screen."""
+    def view(self) -> ScreenView:
+        """View of the screen."""
         if self.asks:
             footer = f"cancel job {self.selected}? y: yes, any other key: no"
-            return ScreenLook(self.selected, self.shows_log, footer, asks=True)
-        return ScreenLook(self.selected, self.shows_log, self.notice or KEYS)
+            return ScreenView(self.selected, self.shows_log, footer, asks=True)
+        return ScreenView(self.selected, self.shows_log, self.notice or KEYS)
 
     def pressed(self, key: Key, jobs: Sequence[JobLine]) -> "ScreenState":
         """Return the state after a key; jobs: in the order of the screen."""

@@ -83,7 +83,7 @@ class _LiveScreen:
         while not state.is_over:
             if self._notices:
                 state = replace(state, notice=self._notices.pop())
-            self._painter.draw(screen(snapshot, self._console, state.look))
+            self._painter.draw(screen(snapshot, self._console, state.view))
             state = self._after_keys(state, snapshot)
             if not state.is_over:
                 snapshot = self._collector.snapshot(state.selected)

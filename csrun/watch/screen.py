@@ -39,7 +39,7 @@ KEYS = "up/down: job   l: log   c: cancel   q: quit"
 
 
 @dataclass(frozen=True)
-class ScreenLook:
+class ScreenView:
     """Appearance of a screen. selected: the job whose line is marked. shows_log: instead of the
     job's run. footer: last line. asks: the footer is a question.
     """
@@ -65,7 +65,7 @@ def frame(snapshot: SiteSnapshot, console: Console) -> list[Line]:
     return [in_width(line, width) for line in lines]
 
 
-def screen(snapshot: SiteSnapshot, console: Console, look: ScreenLook) -> list[Line]:
+def screen(snapshot: SiteSnapshot, console: Console, view: ScreenView) -> list[Line]:
     """Return a snapshot in the width and height of a terminal.
 
     If there is not enough space, parts are shown in this order of priority: the job and its run,
@@ -78,20 +78,20 @@ def screen(snapshot: SiteSnapshot, console: Console, look: ScreenLook) -> list[L
     if detail is None:
         lines = [_head(snapshot), *system_table(snapshot.systems, width)]
         lines.append(_NO_JOBS)
-    elif look.shows_log:
-        jobs = _jobs(snapshot, look, height // 4, width)
+    elif view.shows_log:
+        jobs = _jobs(snapshot, view, height // 4, width)
         lines = [_head(snapshot, len(jobs) - 1), *jobs]
         lines.append(_title(detail, snapshot, console))
         lines += _log(detail.log, room - len(lines), width) or [[Segment("no log", DIM)]]
     else:
-        lines = _fit_to_height(snapshot, detail, console, look, room)
+        lines = _fit_to_height(snapshot, detail, console, view, room)
     lines += [[]] * (room - len(lines))
-    footer = [cell(look.footer, WARNING if look.asks else DIM)]
+    footer = [cell(view.footer, WARNING if view.asks else DIM)]
     return [in_width(line, width) for line in (*lines[:room], footer)]
 
 
 def _fit_to_height(
-    snapshot: SiteSnapshot, detail: JobDetail, console: Console, look: ScreenLook, room: int
+    snapshot: SiteSnapshot, detail: JobDetail, console: Console, view: ScreenView, room: int
 ) -> list[Line]:
     """Return a job, and as much of its site as fits."""
     width = console.width
@@ -108,7 +108,7 @@ def _fit_to_height(
             missing.append(f"{len(detail.tasks) - count} of {len(detail.tasks)} tasks")
             short = panel.lines(count, is_short=True)
     spare -= len(systems)
-    jobs = _jobs(snapshot, look, max(1, min(1 + spare, console.height // 4)), width)
+    jobs = _jobs(snapshot, view, max(1, min(1 + spare, console.height // 4)), width)
     spare -= len(jobs) - 2
     full = panel.lines(ALL)
     about = full if len(full) - len(short) <= spare - LEAST_LOG else short
@@ -131,12 +131,12 @@ def sort_jobs(jobs: Iterable[JobLine]) -> list[JobLine]:
     return [*sorted(active, key=by_number), *sorted(ended, key=by_number, reverse=True)]
 
 
-def _jobs(snapshot: SiteSnapshot, look: ScreenLook, most: int, width: int) -> list[Line]:
+def _jobs(snapshot: SiteSnapshot, view: ScreenView, most: int, width: int) -> list[Line]:
     """Return a table of some jobs, including the selected one."""
     jobs = sort_jobs(snapshot.jobs)
-    at = next((index for index, job in enumerate(jobs) if job.job_id == look.selected), 0)
+    at = next((index for index, job in enumerate(jobs) if job.job_id == view.selected), 0)
     begin = max(0, min(at - most // 2, len(jobs) - most))
-    return job_table(jobs[begin : begin + most], look.selected, width)
+    return job_table(jobs[begin : begin + most], view.selected, width)
 
 
 def _head(snapshot: SiteSnapshot, shown: int | None = None) -> Line:

@@ -82,7 +82,7 @@ def task_table(tasks: Sequence[TaskLine], most: int, width: int) -> list[Line]:
     """Return the lines of a limited number of tasks, by rank; of more, those with problems come
     first.
     """
-    shown = tasks if len(tasks) <= most else sorted(tasks, key=_needs_no_look)[: max(0, most)]
+    shown = tasks if len(tasks) <= most else sorted(tasks, key=_is_healthy)[: max(0, most)]
     rows = [
         (
             Segment("" if task.rank is None else str(task.rank)),
@@ -99,7 +99,7 @@ def task_table(tasks: Sequence[TaskLine], most: int, width: int) -> list[Line]:
     return table(TASK_HEADINGS, rows, width, NUMBERS, LESS_WANTED) if rows else []
 
 
-def _needs_no_look(task: TaskLine) -> bool:
+def _is_healthy(task: TaskLine) -> bool:
     return not task.is_straggler and task.state in ("running", "ended", "unknown")
 
 

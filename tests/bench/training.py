@@ -4,7 +4,8 @@ Every side is a whole run as a user starts it, on all CPUs; its own measure of i
 without compile and start. PyTorch runs eager and compiled, with one thread and with one for each
 CPU, which spin or sleep while they wait (OMP_WAIT_POLICY), over batches that lie ready in memory;
 the fastest of these is the baseline. The machine's peak is that of one large float32 matrix product
-on all CPUs; a side's share of it says how far it is from what the machine can do.
+on all CPUs; a side's share of it says how far it is from what the machine can do. Words on the
+command line select workloads by their names.
 """
 
 import json
@@ -138,5 +139,6 @@ def _print(
 
 
 if __name__ == "__main__":
-    for chosen in WORKLOADS:
-        bench(chosen)
+    for each in WORKLOADS:
+        if all(word in each.name for word in sys.argv[1:]):
+            bench(each)

@@ -24,7 +24,7 @@ from csrun.launch import backend_of
 from csrun.site import load
 from csrun.watch import Collector, SiteSnapshot
 from csrun.watch.live import REFRESH_S
-from csrun.watch.screen import ScreenLook, screen
+from csrun.watch.screen import ScreenView, screen
 
 IMAGE = CHECKOUT / "docs" / "images" / "top.svg"
 MOST_BYTES = 200_000
@@ -43,7 +43,7 @@ def drawn(snapshot: SiteSnapshot) -> str:
     )
     selected = None if snapshot.job is None else snapshot.job.job_id
     console.print(
-        SegmentLines(screen(snapshot, console, ScreenLook(selected)), new_lines=True), end=""
+        SegmentLines(screen(snapshot, console, ScreenView(selected)), new_lines=True), end=""
     )
     console.print(" ")  # or the picture cuts the letters of the last line at their feet
     template = FONTS.sub("", CONSOLE_SVG_FORMAT)

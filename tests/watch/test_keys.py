@@ -46,14 +46,14 @@ def test_a_job_that_is_gone_gives_way_to_the_first() -> None:
 
 
 def test_the_log_is_shown_and_hidden() -> None:
-    assert after(b"l").look.shows_log
-    assert not after(b"ll").look.shows_log
+    assert after(b"l").view.shows_log
+    assert not after(b"ll").view.shows_log
 
 
 def test_a_job_is_cancelled_after_a_question() -> None:
     asking = after(b"c")
-    assert asking.look.asks
-    assert "cancel job 7?" in asking.look.footer
+    assert asking.view.asks
+    assert "cancel job 7?" in asking.view.footer
     assert asking.cancels is None
     assert after(b"cy").cancels == 7
 
@@ -67,7 +67,7 @@ def test_any_other_answer_is_a_no(answer: bytes) -> None:
 def test_an_ended_job_is_not_cancelled() -> None:
     state = after(b"cy", selected=2)
     assert state.cancels is None
-    assert "only a job that waits or runs" in after(b"c", selected=2).look.footer
+    assert "only a job that waits or runs" in after(b"c", selected=2).view.footer
 
 
 def test_quitting() -> None:

@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.jobs.overview import SystemStatus
 from csrun.system import Power
 from csrun.watch.run_panel import bar, sparkline
-from csrun.watch.screen import ScreenLook, frame, screen, sort_jobs
+from csrun.watch.screen import ScreenView, frame, screen, sort_jobs
 from csrun.watch.site_snapshot import (
     JobDetail,
     JobLine,
@@ -68,11 +68,11 @@ SNAPSHOT = SiteSnapshot("local", NOW, (SYSTEM,), JOBS, DETAIL)
 
 
 def drawn(
-    snapshot: SiteSnapshot, width: int = 120, height: int = 40, look: ScreenLook | None = None
+    snapshot: SiteSnapshot, width: int = 120, height: int = 40, view: ScreenView | None = None
 ) -> str:
     file = io.StringIO()
-    console = Console(file=file, width=width, height=height, force_terminal=look is not None)
-    shown = frame(snapshot, console) if look is None else screen(snapshot, console, look)
+    console = Console(file=file, width=width, height=height, force_terminal=view is not None)
+    shown = frame(snapshot, console) if view is None else screen(snapshot, console, view)
     console.print(SegmentLines(shown, new_lines=True), end="")
     return file.getvalue()
 
@@ -94,7 +94,7 @@ def test_a_frame_has_systems_jobs_and_the_run(width: int) -> None:
 def test_a_screen_has_the_height_of_its_terminal(height: int) -> None:
     many = tuple(job(number, "PENDING") for number in range(10, 210))
     snapshot = msgspec.structs.replace(SNAPSHOT, jobs=(*JOBS, *many))
-    text = drawn(snapshot, 100, height, ScreenLook(selected=150))
+    text = drawn(snapshot, 100, height, ScreenView(selected=150))
     assert len(text.splitlines()) == height
     assert "150" in text
     assert re.search(r"1 running, 201 waiting, \d+ of 202 jobs shown", text)
@@ -115,7 +115,7 @@ def test_hostile_text_is_shown_as_text() -> None:
         assert all(char.isprintable() or char == "\n" for char in text)
         assert max(map(len, text.splitlines())) <= width
     assert "[bold]" in text
-    assert "\x1b]0;" not in drawn(snapshot, 100, 30, ScreenLook(2))
+    assert "\x1b]0;" not in drawn(snapshot, 100, 30, ScreenView(2))
     assert msgspec.json.decode(msgspec.json.encode(snapshot))["jobs"][0]["name"] == HOSTILE
 
 
@@ -123,7 +123,7 @@ def test_why_a_job_failed_is_in_its_panel_where_the_table_cuts_it() -> None:
     why = "rank 1 (streamer) on node2: FileNotFoundError: data/train.bin"
     detail = msgspec.structs.replace(DETAIL, run=None)
     snapshot = msgspec.structs.replace(SNAPSHOT, jobs=(job(2, "FAILED", why=why),), job=detail)
-    assert why in drawn(snapshot, 80, 24, ScreenLook(2))
+    assert why in drawn(snapshot, 80, 24, ScreenView(2))
 
 
 def test_a_run_that_is_silent_is_marked_while_its_job_lives() -> None:
@@ -148,7 +148,7 @@ def with_tasks(*tasks: TaskLine) -> SiteSnapshot:
 def test_of_many_tasks_those_that_need_a_look_come_first() -> None:
     failed = msgspec.structs.replace(STREAMERS[70], state="failed")
     snapshot = with_tasks(*STREAMERS[:70], failed, *STREAMERS[71:])
-    text = drawn(snapshot, 120, 40, ScreenLook(2))
+    text = drawn(snapshot, 120, 40, ScreenView(2))
     rows = text.count("75 MB")
     assert "failed" in text
     assert f"not shown: the systems, {90 - rows} of 90 tasks; csrun top 2 --once" in text
@@ -157,7 +157,7 @@ def test_of_many_tasks_those_that_need_a_look_come_first() -> None:
 
 def test_a_small_terminal_shows_the_run_and_all_of_seven_tasks() -> None:
     snapshot = with_tasks(*STREAMERS[:7])
-    text = drawn(snapshot, 80, 24, ScreenLook(2))
+    text = drawn(snapshot, 80, 24, ScreenView(2))
     for part in ("step 500 of 1,000", "25 steps/s", "RUNNING", "compute 75%, first group 25%"):
         assert part in text, part
     assert text.count("75 MB") == text.count("  7%") == 7
@@ -166,7 +166,7 @@ def test_a_small_terminal_shows_the_run_and_all_of_seven_tasks() -> None:
 
 
 def test_a_tiny_terminal_still_shows_step_and_speed() -> None:
-    text = drawn(with_tasks(*STREAMERS[:7]), 44, 12, ScreenLook(2))
+    text = drawn(with_tasks(*STREAMERS[:7]), 44, 12, ScreenView(2))
     for part in ("step 500 of 1,000", "25 steps/s", "not shown: the systems, ", "q: quit"):
         assert part in text, part
     assert len(text.splitlines()) == 12
@@ -178,11 +178,11 @@ def test_jobs_that_live_come_first_then_the_latest() -> None:
 
 
 def test_the_log_of_a_job_is_titled_or_said_to_be_missing() -> None:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn(SNAPSHOT, 120, 40, ScreenLook(2)))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn(SNAPSHOT, 120, 40, ScreenView(2)))
     assert re.search(r"^log ─+\nFabric programmed", text, re.MULTILINE)
     silent = msgspec.structs.replace(SNAPSHOT, job=msgspec.structs.replace(DETAIL, log=()))
-    assert "no log" in drawn(silent, 80, 24, ScreenLook(2, shows_log=True))
-    assert "log ─" not in drawn(silent, 120, 40, ScreenLook(2))
+    assert "no log" in drawn(silent, 80, 24, ScreenView(2, shows_log=True))
+    assert "log ─" not in drawn(silent, 120, 40, ScreenView(2))
 
 
 def test_an_idle_site() -> None:

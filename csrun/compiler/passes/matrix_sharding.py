@@ -183,7 +183,7 @@ class _ShardedMatrix:
 
     def _makers(self) -> dict[Operation, Callable[[], None]]:
         uses, found = self._uses, dict[Operation, Callable[[], None]]()
-        found |= {op: partial(self._look_up, op) for op in uses.lookups}
+        found |= {op: partial(self._embed, op) for op in uses.lookups}
         found |= {op: partial(self._add, op) for op in uses.sums}
         found |= {op: partial(self._concatenate_columns, op) for op in uses.sides}
         for loss in uses.losses:
@@ -227,7 +227,7 @@ class _ShardedMatrix:
             with builder.in_scope(part.name):
                 yield part
 
-    def _look_up(self, op: EmbeddingOp) -> None:
+    def _embed(self, op: EmbeddingOp) -> None:
         builder, found = _before(op), list[SSAValue]()
         for part in self._each(builder):
             place = {"num_weights": self._parts[-1].stop, "first": part.first}

@@ -117,7 +117,7 @@ class JobLoop:
             for event in key.data():
                 self._handle(event)
         now_s = monotonic()
-        self._look_for_step()
+        self._read_step()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._handle(DeadlinePassed(now_s))
@@ -179,7 +179,7 @@ class JobLoop:
         self._output.resume_after_restart()
         self._on_restart(summarize(cause))
 
-    def _look_for_step(self) -> None:
+    def _read_step(self) -> None:
         """Store the training's step from the chief's telemetry; the file is deleted when the chief
         ends.
         """

@@ -82,7 +82,7 @@ class SourceSearch:
         self._add_value(forward, "forward", 0)
         known = -1
         while known != (known := self._size()):
-            self._look()
+            self._search()
 
     def _size(self) -> int:
         return len(self._found) + len(self._functions) + len(self._objects) + len(self._names)
@@ -91,11 +91,11 @@ class SourceSearch:
         """Return all sources that were found."""
         return list(self._found.values())
 
-    def _look(self) -> None:
+    def _search(self) -> None:
         for function in list(self._functions.values()):
-            self._look_into_function(function)
+            self._search_function(function)
         for each, name, depth in list(self._objects.values()):
-            self._look_into_object(each, name, depth)
+            self._search_object(each, name, depth)
 
     # Functions.
 
@@ -107,7 +107,7 @@ class SourceSearch:
         if isinstance(value, FunctionType):
             self._add_function(value)
 
-    def _look_into_function(self, function: FunctionType) -> None:
+    def _search_function(self, function: FunctionType) -> None:
         code = function.__code__
         loads = loads_of(code)
         self.codes[code] = None
@@ -163,17 +163,17 @@ class SourceSearch:
         if depth <= DEEPEST and id(value) not in self._objects and _is_followed(value):
             self._objects[id(value)] = value, name, depth
 
-    def _look_into_object(self, value: Any, name: str, depth: int) -> None:
+    def _search_object(self, value: Any, name: str, depth: int) -> None:
         if isinstance(value, _CONTAINERS):
-            self._look_into_container(value, name, depth)
+            self._search_container(value, name, depth)
         elif isinstance(value, torch.nn.Module):
-            self._look_into_module(value, name)
+            self._search_module(value, name)
         elif isinstance(value, type):
-            self._look_into_class(value, name, depth)
+            self._search_class(value, name, depth)
         else:
-            self._look_into_plain(value, name, depth)
+            self._search_plain(value, name, depth)
 
-    def _look_into_container(self, value: Any, name: str, depth: int) -> None:
+    def _search_container(self, value: Any, name: str, depth: int) -> None:
         if len(value) > MOST_ITEMS:
             return
         if not isinstance(value, tuple | frozenset):
@@ -183,7 +183,7 @@ class SourceSearch:
         for key, item in _keyed(value):
             self._add_value(item, f"{name}[{key!r}]", depth + 1)
 
-    def _look_into_module(self, module: torch.nn.Module, name: str) -> None:
+    def _search_module(self, module: torch.nn.Module, name: str) -> None:
         attributes = vars(module)
         is_torchs = not is_users(_file_of(type(module)))
         for key in attributes if is_torchs else self._names.intersection(attributes):
@@ -202,11 +202,11 @@ class SourceSearch:
             for hook in _hooks_of(parameter):
                 self._add_value(hook, f"a hook of {name}", 1)
         if not is_torchs:
-            self._look_into_methods(type(module), name, {"forward"}, attributes)
+            self._search_methods(type(module), name, {"forward"}, attributes)
         if (own := attributes.get("forward")) is not None and module is not self._model:
             self._add_value(own, f"{name}.forward", 1)
 
-    def _look_into_plain(self, value: Any, name: str, depth: int) -> None:
+    def _search_plain(self, value: Any, name: str, depth: int) -> None:
         attributes = getattr(value, "__dict__", {})
         for key in self._names:
             if key in attributes:
@@ -217,16 +217,16 @@ class SourceSearch:
                 item = getattr(value, key, None)
                 self._add(SourceKind.ATTRIBUTE, value, key, f"{name}.{key}", item, depth + 1)
             elif hasattr(type(value), key):
-                self._look_into_inherited(value, key, name, depth)
-        self._look_into_methods(type(value), name, {"__call__", "__getitem__", "__getattr__"})
+                self._search_inherited(value, key, name, depth)
+        self._search_methods(type(value), name, {"__call__", "__getitem__", "__getattr__"})
 
-    def _look_into_inherited(self, value: Any, key: str, name: str, depth: int) -> None:
+    def _search_inherited(self, value: Any, key: str, name: str, depth: int) -> None:
         """Add a class attribute, which an instance attribute may shadow later."""
         found = next((vars(c)[key] for c in type(value).__mro__ if key in vars(c)), None)
         if not _is_code(found) and not is_installed(_file_of(type(value))):
             self._add(SourceKind.ATTRIBUTE, value, key, f"{name}.{key}", found, depth + 1)
 
-    def _look_into_class(self, kind: type, name: str, depth: int) -> None:
+    def _search_class(self, kind: type, name: str, depth: int) -> None:
         for each in kind.__mro__:
             if is_installed(file := _file_of(each)) or not is_users(file):
                 continue
@@ -237,7 +237,7 @@ class SourceSearch:
                 else:
                     self._add(SourceKind.ATTRIBUTE, each, key, f"{name}.{key}", value, depth + 1)
 
-    def _look_into_methods(
+    def _search_methods(
         self, kind: type, name: str, also: set[str], attributes: dict[str, Any] | None = None
     ) -> None:
         """Follow a class's methods. attributes: of a module, which may shadow the class's later."""

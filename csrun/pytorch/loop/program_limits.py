@@ -45,7 +45,7 @@ def _change_of(
     )
 
 
-def look_at_graphs(
+def check_graph_count(
     recorded: RecordedStep, cause: str, alike: Collection[StepVariant], are_edits_apart: bool
 ) -> None:
     """Warn before a recorded step gets the 8th, 16th or 32nd program of its part.
@@ -70,7 +70,7 @@ def look_at_graphs(
     log.warning(f"{change.line}: {has}, {of_each}{because}")
 
 
-def look_at_states(alike: Collection[StepVariant], changed: str) -> None:
+def check_state_count(alike: Collection[StepVariant], changed: str) -> None:
     """Warn in the same way if values that forward reads change. changed: name of the last one.
 
     Raises: UsageError beyond the limit

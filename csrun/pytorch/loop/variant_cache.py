@@ -187,9 +187,9 @@ class VariantCache:
         self._take_with_step(recorded, alike)
         cause = self.cause_of(part)
         if cause or recorded.graph.host_line:
-            program_limits.look_at_graphs(recorded, cause, alike, self._run.accumulates)
+            program_limits.check_graph_count(recorded, cause, alike, self._run.accumulates)
         elif alike:
-            program_limits.look_at_states(alike, self._changed())
+            program_limits.check_state_count(alike, self._changed())
         return None
 
     def _take_with_step(self, recorded: RecordedStep, alike: Iterable[StepVariant]) -> None:

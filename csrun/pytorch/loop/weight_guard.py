@@ -21,7 +21,7 @@ from csrun.pytorch.weights.hidden_reads import hidden_reads
 from csrun.pytorch.weights.sync import require_memory
 
 _MEMORY = torch.Tensor.data_ptr
-LOOK_EVERY = 16  # steps between two checks of the model's tensors
+CHECK_INTERVAL = 16  # steps between two checks of the model's tensors
 
 
 class GuardedState(Protocol):
@@ -168,7 +168,7 @@ class WeightGuard(TorchDispatchMode):
         Raises: UsageError as `require_in_place`
         """
         self._steps += 1
-        if self._steps >= LOOK_EVERY or not self.sets.is_as(self._seen):
+        if self._steps >= CHECK_INTERVAL or not self.sets.is_as(self._seen):
             self.require_in_place()
 
     def require_in_place(self) -> None:

@@ -92,14 +92,14 @@ def runs_users_python(function: Callable[[], None]) -> bool:
         return True
     found: list[str] = []
 
-    def look(frame: FrameType, event: str, argument: object) -> None:
+    def find_users_call(frame: FrameType, event: str, argument: object) -> None:
         file = frame.f_code.co_filename
         if file == "<string>":  # methods of a dataclass or NamedTuple
             file = frame.f_globals.get("__file__", "")
         if event == "call" and is_users(file):
             found.append(file)
 
-    sys.setprofile(look)
+    sys.setprofile(find_users_call)
     try:
         function()
     finally:

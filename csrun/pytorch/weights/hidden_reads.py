@@ -15,29 +15,29 @@ _SHARES = ("numpy", "__dlpack__")  # called by np.asarray and np.from_dlpack
 
 @contextmanager
 def hidden_reads(
-    look: Callable[[torch.Tensor], None], look_at_shared: Callable[[torch.Tensor], None]
+    on_read: Callable[[torch.Tensor], None], on_share: Callable[[torch.Tensor], None]
 ) -> Iterator[None]:
-    """Context manager that calls `look` with a tensor before a method reads it.
+    """Context manager that calls `on_read` with a tensor before a method reads it.
 
-    look_at_shared: called if the user's code gets an array of its memory, which it may write.
+    on_share: called if the user's code gets an array of its memory, which it may write.
     """
 
     def share(tensor: torch.Tensor) -> None:
         if is_users_call(above=3):
-            look_at_shared(tensor)
+            on_share(tensor)
 
-    hooks = dict.fromkeys(_READS, look) | dict.fromkeys(_SHARES, share)
+    hooks = dict.fromkeys(_READS, on_read) | dict.fromkeys(_SHARES, share)
     with ExitStack() as opened:
         for name, hook in hooks.items():
             opened.callback(_restore, name, torch.Tensor.__dict__.get(name))
-            setattr(torch.Tensor, name, _with_look(hook, getattr(torch.Tensor, name)))
+            setattr(torch.Tensor, name, _with_hook(hook, getattr(torch.Tensor, name)))
         yield
 
 
-def _with_look(look: Callable[[torch.Tensor], None], own: Callable[..., Any]) -> Callable[..., Any]:
+def _with_hook(hook: Callable[[torch.Tensor], None], own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        look(tensor)
+        hook(tensor)
         return own(tensor, *args, **kwargs)
 
     return read

@@ -36,14 +36,14 @@ class LostWeightsGuard(TorchDispatchMode):
         super().__enter__()
         hook = self._optimizer.register_state_dict_pre_hook(lambda _: self._refuse())
         self._open.callback(hook.remove)
-        self._open.enter_context(hidden_reads(self._look, self._look))
+        self._open.enter_context(hidden_reads(self._refuse_read, self._refuse_read))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._open.close()
         super().__exit__(*error)
 
-    def _look(self, tensor: torch.Tensor) -> None:
+    def _refuse_read(self, tensor: torch.Tensor) -> None:
         if address(tensor) in self._memories:
             self._refuse()
 
@@ -54,5 +54,5 @@ class LostWeightsGuard(TorchDispatchMode):
         found = [leaf for leaf in tree_leaves((read, kwargs)) if isinstance(leaf, torch.Tensor)]
         if found and is_users_call():
             for tensor in found:
-                self._look(tensor)
+                self._refuse_read(tensor)
         return call_for_user(func, args, kwargs)

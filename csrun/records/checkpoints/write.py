@@ -59,7 +59,7 @@ class Writer:
         name = folder_files.name_of(step)
         path = folder_files.tensors_path(self._model_dir, name)
         temporary = self._temporary = files.temporary_name(path)
-        superseded = self._look() if self._kept is None else []
+        superseded = self._list_kept() if self._kept is None else []
 
         def report_copied(tensor: str) -> None:
             copied(tensor)
@@ -98,7 +98,7 @@ class Writer:
         if self._is_stopped:
             raise StoppedError
 
-    def _look(self) -> list[str]:
+    def _list_kept(self) -> list[str]:
         """List the checkpoints that are kept, and delete older ones left by a killed writer."""
         files.sweep_temporaries(self._model_dir)
         there = [

@@ -98,11 +98,11 @@ class _LookupWriter:
         code, (before, count, after) = self.function.code, self._result.shape
         if after == 1 and before > 1:
             with code.loop(FIRST, LAST) as outer, code.loop(ZERO, index(count)) as position:
-                self._look_up(outer, position)
+                self._lookup(outer, position)
             return before, 1
         with code.loop(FIRST, LAST) as row:
             outer = code.op("udiv", row, index(count))
-            self._look_up(outer, code.op("urem", row, index(count)))
+            self._lookup(outer, code.op("urem", row, index(count)))
         return before * count, 1
 
     def write_gradient(self) -> tuple[int, int]:
@@ -121,7 +121,7 @@ class _LookupWriter:
     def _result(self) -> Array:
         return self.function.parameters[2]
 
-    def _look_up(self, outer: LaneValue, position: LaneValue) -> None:
+    def _lookup(self, outer: LaneValue, position: LaneValue) -> None:
         """Copy the numbers at one position."""
         code, after = self.function.code, self._result.shape[2]
         if self.of_each:
