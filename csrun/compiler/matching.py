@@ -194,8 +194,9 @@ class _Covering:
             graph.take(operation)
             name, optimizer = _update(operation, graph)
             self.updates[name] = optimizer
-        elif kernel := _match(operation, graph):
-            self._placed.append((graph.place_of(operation), kernel))
+        else:
+            place = graph.place_of(operation)
+            self._placed += [(place, kernel) for kernel in _match(operation, graph)]
 
     def _output(self, operation: OutputOp) -> None:
         copy = copy_out(operation, self._graph)
@@ -209,9 +210,12 @@ def _needs_kernel(operation: Operation) -> bool:
     return isinstance(operation, CirhOp) and operation.NEEDS_KERNEL
 
 
-def _match(operation: Operation, graph: Graph) -> Kernel | None:
+def _match(operation: Operation, graph: Graph) -> tuple[Kernel, ...]:
     matcher = MATCHERS.get(operation.name)
-    return matcher(operation, graph) if matcher else None
+    found = matcher(operation, graph) if matcher else None
+    if isinstance(found, Kernel):
+        return (found,)
+    return found or ()
 
 
 def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:

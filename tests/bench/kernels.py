@@ -27,7 +27,12 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
-from csrun.compiler.kernels.softmax_cross_entropy import LossOperands, WideBackward, WideForward
+from csrun.compiler.kernels.softmax_cross_entropy import (
+    LossOperands,
+    LossSum,
+    WideBackward,
+    WideForward,
+)
 from csrun.compiler.lair.functions import calls_of
 from csrun.kernels import attention, normalization, softmax, special
 
@@ -138,9 +143,9 @@ def loss_calls(torch: Any, rows: int, classes: int) -> dict[str, Call]:
     parts = LossOperands(
         x, Array("labels", (rows,), "int64"), -100, 0.0, None, True, "loss", "loss"
     )
-    forward = WideForward("loss", parts, LOSS, None, "1")
+    forward = WideForward("loss", parts), LossSum("loss", parts, LOSS, None, "1")
     backward = WideBackward("loss", parts, repr(1 / rows), gradient)
-    ours, _ = bound([forward, backward], {"logits": logits, "labels": labels})
+    ours, _ = bound([*forward, backward], {"logits": logits, "labels": labels})
 
     leaf, wanted = torch.from_numpy(logits).requires_grad_(), torch.from_numpy(labels)
 

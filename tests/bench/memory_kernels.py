@@ -20,7 +20,12 @@ from csrun.compiler.graph.kernel import Kernel, Phase
 from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.normalization import BACKWARD, FORWARD, Norm
 from csrun.compiler.kernels.softmax import Softmax
-from csrun.compiler.kernels.softmax_cross_entropy import LossOperands, WideBackward, WideForward
+from csrun.compiler.kernels.softmax_cross_entropy import (
+    LossOperands,
+    LossSum,
+    WideBackward,
+    WideForward,
+)
 
 ROUNDS, CALLS = 9, 5  # of a round the best of so many calls counts
 LEAST = 0.7  # of a copy's bytes a second
@@ -155,14 +160,14 @@ def _cross_entropy(torch: Any, rows: int = 256, classes: int = 50257) -> list[Mo
     x, gradient = _arrays(("logits", "gradient"), rows, classes)
     of_labels = Array("labels", (rows,), "int64")
     parts = LossOperands(x, of_labels, -100, 0.0, None, True, "loss", "loss")
-    forward = WideForward("loss", parts, LOSS, None, "1")
+    forward = WideForward("loss", parts), LossSum("loss", parts, LOSS, None, "1")
     backward = WideBackward("loss", parts, repr(1 / rows), gradient)
     leaf, wanted = torch.from_numpy(logits).requires_grad_(), torch.from_numpy(labels)
 
     def theirs() -> None:
         torch.autograd.grad(torch.nn.functional.cross_entropy(leaf, wanted), leaf)
 
-    ours = _of_kernels([forward, backward], {"logits": logits, "labels": labels})
+    ours = _of_kernels([*forward, backward], {"logits": logits, "labels": labels})
     title = f"cross entropy and gradient [{rows}, {classes}]"
     return [Moving(title, ours, theirs, 3 * 4 * rows * classes, is_limited=False)]
 

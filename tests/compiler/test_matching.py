@@ -57,6 +57,14 @@ def test_the_users_line_comes_first(model, message):
     assert str(caught.value).startswith(f"{__file__}:{line_of(model)}: {message}")
 
 
+def test_an_operator_may_have_several_kernels():
+    kernels = validate_model(traced(lambda features, labels: features)).kernels
+    kinds = [kernel.kind for kernel in kernels]
+    first = kinds.index("softmax_cross_entropy")
+    assert kinds[first + 1] == "loss_sum"
+    assert kernels[first + 1].reads[0] in kernels[first].writes
+
+
 def test_a_weight_named_like_optimizer_state_is_refused():
     def network(optimizer):
         with Tracer("float32") as tracer:

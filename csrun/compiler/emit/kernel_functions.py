@@ -57,14 +57,13 @@ class KernelFunctions:
         self._forms: dict[str, _FunctionForm] = {}
         self._flops: Counter[str] = Counter()
         for kernel in kernels:
-            for part in _parts_of(kernel):
-                name = ""
-                if isinstance(part, LoopKernel):  # kernels whose inline lines call its function
-                    name = self._add(_form_of_loop(part.loop)).function.name
-                elif (form := _form_of(part)) is not None:
-                    self._of[id(part)] = self._add(form)
-                    name = form.function.name
-                self._flops[name] += part.flops
+            name = ""
+            if isinstance(kernel, LoopKernel):  # kernels whose inline lines call its function
+                name = self._add(_form_of_loop(kernel.loop)).function.name
+            elif (form := _form_of(kernel)) is not None:
+                self._of[id(kernel)] = self._add(form)
+                name = form.function.name
+            self._flops[name] += kernel.flops
         for loop in updates:
             self._add(_form_of_loop(loop))
 
@@ -77,21 +76,15 @@ class KernelFunctions:
 
     def prepare(self, kernel: Kernel, name: Name) -> list[str]:
         """Return the lines that bind a kernel's arrays."""
-        own = [line for part in _parts_of(kernel) for line in self._prepare(part, name)]
-        return [CHECKS, *own] if kernel.check(name) else own
-
-    def _prepare(self, kernel: Kernel, name: Name) -> list[str]:
         form = self._of.get(id(kernel))
-        return kernel.prepare(name) if form is None else form.function.prepare(form.label, name)
+        own = kernel.prepare(name) if form is None else form.function.prepare(form.label, name)
+        return [CHECKS, *own] if kernel.check(name) else own
 
     def emit(self, kernel: Kernel, name: Name) -> list[str]:
         """Return the lines of a kernel in a visit."""
-        own = [line for part in _parts_of(kernel) for line in self._emit(part, name)]
-        return [*kernel.check(name), *own]
-
-    def _emit(self, kernel: Kernel, name: Name) -> list[str]:
         form = self._of.get(id(kernel))
-        return kernel.emit(name) if form is None else form.function.emit(form.label, name)
+        own = kernel.emit(name) if form is None else form.function.emit(form.label, name)
+        return [*kernel.check(name), *own]
 
     def kernel_files(self, products: Products = "own") -> KernelFiles | None:
         """The machine code of those that have such a form; None where none has.
@@ -145,12 +138,6 @@ class KernelFunctions:
         first = self._forms.setdefault(form.function.name, form)
         assert first.function.computed == form.function.computed, "two kernels have one name"
         return form
-
-
-def _parts_of(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return a kernel, and the one that follows its loop, if any."""
-    ending = kernel.ending if isinstance(kernel, LoopKernel) else None
-    return (kernel,) if ending is None else (kernel, ending)
 
 
 def _form_of(kernel: Kernel) -> _FunctionForm | None:

@@ -126,7 +126,8 @@ def indices_inside(indices: str, size: int, layer: str) -> list[str]:
     return [f"require_inside({indices}, {size}, {f'layer {layer}'!r})"]
 
 
-Matcher = Callable[[Operation, "Graph"], Kernel | None]
+#: Returns the kernel of an operator, or several, in program order; None or () if there is none.
+Matcher = Callable[[Operation, "Graph"], Kernel | tuple[Kernel, ...] | None]
 
 __all__ = [
     "CHECKS",

@@ -20,6 +20,7 @@ from csrun.compiler.graph.kernel import Kernel, Matcher
 from csrun.compiler.kernels.padding import labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import (
     LossOperands,
+    LossSum,
     NarrowBackward,
     NarrowForward,
     NllBackward,
@@ -30,41 +31,43 @@ from csrun.compiler.kernels.softmax_cross_entropy import (
 WIDE = 128  # classes from which reductions along a row are faster than a transpose
 
 
-def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
+def match_forward(operation: Operation, graph: Graph) -> tuple[Kernel, ...]:
     """Match log_softmax, nll_loss_forward, the division by the count, and the loss mark.
 
-    The kernel computes them from the logits; log_softmax gets a separate kernel if others read it.
-    A sum is treated as the mean over one.
+    The first kernel computes the losses of rows from the logits, the second one their sum and mean;
+    log_softmax gets a separate kernel if others read it.
     """
     assert isinstance(operation, NllLossForwardOp)
     softmax = operation.x.owner
     if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
-        return None
+        return ()
     if is_all_in_losses(softmax, graph):
         graph.take(softmax)
     parts = _parts(softmax, operation, graph)
     kind = WideForward if parts.logits.shape[1] >= WIDE else NarrowForward
-    return kind(graph.layer_of(softmax), parts, *ending_of(operation, parts.stem, graph))
+    return kind(parts.layer, parts), loss_sum(operation, parts, graph)
 
 
-def ending_of(
-    operation: NllLossForwardOp | NllLossOfSumsOp, stem: str, graph: Graph
-) -> tuple[Array, Array | None, Array | str]:
-    """Return the arrays of a loss's sum, its mean if that is read, and its count.
+def loss_sum(
+    operation: NllLossForwardOp | NllLossOfSumsOp, parts: LossOperands, graph: Graph
+) -> LossSum:
+    """Return the kernel of a loss's sum, and its mean if that is read.
 
     Takes the operators that compute the mean. A sum is treated as the mean over one.
     """
-    total = Array(f"{stem}/sum", LOSS.shape, LOSS.dtype)
+    total = Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype)
     mean = graph.only_user(operation.out)
     if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, LabelCountOp)):
         graph.take(operation)
-        return total, graph.array(operation.out), "1"
+        return LossSum(parts.layer, parts, total, graph.array(operation.out), "1")
     count = graph.number(mean.rhs)
     readers = graph.users(mean.out)
     is_the_mean = count == f"step.counts[{graph.loss_count()}]"
     marks = [op for op in readers if isinstance(op, LossOp) and is_the_mean]
     graph.take(operation, mean, *marks)
-    return (
+    return LossSum(
+        parts.layer,
+        parts,
         LOSS if marks else total,
         graph.array(mean.out) if len(readers) > len(marks) else None,
         graph.array(mean.rhs) if count is None else count,

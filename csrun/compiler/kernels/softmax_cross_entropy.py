@@ -47,6 +47,11 @@ class LossOperands:
         return Array(f"{self.stem}/{what}", (self.rows, columns), self.logits.dtype)
 
     @cached_property
+    def losses(self) -> Array:
+        """Return the losses of the rows."""
+        return self.like("row_losses", 1)
+
+    @cached_property
     def ignored(self) -> Array:
         """Return the rows that do not count."""
         return Array(f"{self.stem}/ignored", (self.rows,), "bool")
@@ -54,18 +59,12 @@ class LossOperands:
 
 @dataclass(frozen=True)
 class CrossEntropyForward(LoopKernel):
-    """loss = sum over rows of log(sum(exp(logits))) - logits[label]; mean = loss / count.
+    """losses = log(sum(exp(logits))) - logits[label], of rows that count and others.
 
-    The mean is None if nothing reads it. An invalid label, if labels are not checked before, makes
-    the loss NaN.
-
-    Shapes: logits [N, C], labels [N], count [] -> loss float64[1], mean []
+    Shapes: logits [N, C], labels [N] -> losses [N, 1]
     """
 
     parts: LossOperands
-    loss: Array
-    mean: Array | None
-    count: Array | str
 
     kind = "softmax_cross_entropy"
 
@@ -82,7 +81,7 @@ class CrossEntropyForward(LoopKernel):
 
     @cached_property
     def loop(self) -> KernelLoop:
-        writes = {**self.saved, "losses": self._losses}
+        writes = {**self.saved, "losses": self.parts.losses}
         return formula_loop(f"{self.parts.stem}/forward", self.of_rows, writes, self.formula)
 
     @property
@@ -92,41 +91,29 @@ class CrossEntropyForward(LoopKernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        count = () if self.mean is None or isinstance(self.count, str) else (self.count,)
-        return *dict.fromkeys((*self.of_rows.values(), self.parts.labels)), *count
+        return tuple(self.of_rows.values())
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The loss, and the arrays for backward."""
-        mean = () if self.mean is None else (self.mean,)
-        return self.loss, *self.saved.values(), self.parts.ignored, *mean
+        """The losses of the rows, and the arrays for backward."""
+        return self.parts.losses, *self.saved.values()
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Return losses of rows, tiles, and the scratch of their sum."""
-        return (self._losses, *self.loop.scratch, *self.ending.scratch)
-
-    @cached_property
-    def ending(self) -> "LossSum":
-        """Return the sum of the losses of rows."""
-        return LossSum(self.layer, self.parts, self._losses, self.loss, self.mean, self.count)
-
-    @property
-    def _losses(self) -> Array:
-        return self.parts.like("row_losses", 1)
+        return self.loop.scratch
 
 
 @dataclass(frozen=True)
 class LossSum(Kernel):
     """loss = sum of the losses of rows that count; mean = loss / count, if something reads it.
 
-    The sum is NumPy's. The losses of rows that do not count become 0.
+    The sum is NumPy's. The losses of rows that do not count become 0. An invalid label, if labels
+    are not checked before, makes the loss NaN.
 
     Shapes: losses [N, 1], labels [N], count [] -> ignored [N], loss float64[1], mean []
     """
 
     parts: LossOperands
-    losses: Array
     loss: Array
     mean: Array | None
     count: Array | str
@@ -136,7 +123,7 @@ class LossSum(Kernel):
     @property
     def reads(self) -> tuple[Array, ...]:
         count = () if self.mean is None or isinstance(self.count, str) else (self.count,)
-        return self.losses, self.parts.labels, *count
+        return self.parts.losses, self.parts.labels, *count
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -151,7 +138,7 @@ class LossSum(Kernel):
     @property
     def of_rows(self) -> Array:
         """The losses as one axis: [N]."""
-        found = self.losses.reshaped((self.parts.rows,))
+        found = self.parts.losses.reshaped((self.parts.rows,))
         assert found is not None, "it is contiguous"
         return found
 

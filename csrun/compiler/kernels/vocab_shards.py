@@ -24,7 +24,7 @@ from csrun.compiler.graph.kernel import (
     bound_struct,
     indices_inside,
 )
-from csrun.compiler.kernels.cross_entropy import ending_of
+from csrun.compiler.kernels.cross_entropy import loss_sum
 from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of
 from csrun.compiler.kernels.padding import first_of_padding, labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, LossOperands
@@ -215,7 +215,7 @@ class LogSumExpPart(LoopKernel):
 class LossOfSums(CrossEntropyForward):
     """Cross entropy from existing log(sum(exp)) and label logits.
 
-    Shapes: sums, picked, labels [N], count [] -> loss float64[1], mean []
+    Shapes: sums, picked [N] -> losses [N, 1]
     """
 
     sums: Array
@@ -354,7 +354,7 @@ def match_sums(operation: Operation, graph: Graph) -> Kernel:
     )
 
 
-def match_loss(operation: Operation, graph: Graph) -> Kernel:
+def match_loss(operation: Operation, graph: Graph) -> tuple[Kernel, ...]:
     assert isinstance(operation, NllLossOfSumsOp)
     labels, padding = labels_of(operation, graph)
     sums, layer = graph.array(operation.sums), graph.layer_of(operation)
@@ -370,8 +370,8 @@ def match_loss(operation: Operation, graph: Graph) -> Kernel:
         layer,
         stem,
     )
-    ending = ending_of(operation, stem, graph)
-    return LossOfSums(layer, parts, *ending, sums, graph.array(operation.picked))
+    losses = LossOfSums(layer, parts, sums, graph.array(operation.picked))
+    return losses, loss_sum(operation, parts, graph)
 
 
 def match_loss_backward(operation: Operation, graph: Graph) -> Kernel:

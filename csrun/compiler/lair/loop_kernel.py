@@ -15,11 +15,6 @@ class LoopKernel(Kernel):
         """Return the loop."""
 
     @property
-    def ending(self) -> Kernel | None:
-        """Return the kernel that follows the loop, as another function of the program."""
-        return None
-
-    @property
     def flops(self) -> int:
         return self.loop.flops
 

@@ -8,6 +8,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.softmax_cross_entropy import (
     LossOperands,
+    LossSum,
     NarrowBackward,
     NarrowForward,
     WideBackward,
@@ -29,7 +30,7 @@ KINDS = {"narrow": (NarrowForward, NarrowBackward), "wide": (WideForward, WideBa
 
 
 def kernels(kind, logits, labels, ignore_index, smoothing=0.0, is_checked=True):
-    """Forward and backward, the gradient times 1 / 4."""
+    """The losses of rows, their sum, and the gradient times 1 / 4."""
     forward, backward = KINDS[kind]
     x, y = (
         Array(name, array.shape, array.dtype.name)
@@ -37,7 +38,8 @@ def kernels(kind, logits, labels, ignore_index, smoothing=0.0, is_checked=True):
     )
     parts = LossOperands(x, y, ignore_index, smoothing, None, is_checked, "test", "stem")
     gradient = Array("gradient", logits.shape, logits.dtype.name)
-    return forward("test", parts, LOSS, None, "1"), backward("test", parts, "0.25", gradient)
+    losses = forward("test", parts), LossSum("test", parts, LOSS, None, "1")
+    return *losses, backward("test", parts, "0.25", gradient)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -54,9 +56,9 @@ def test_losses_and_gradients_of_rows(monkeypatch, rows, columns, dtype, smoothi
     labels = random.integers(0, columns, rows).astype(np.int32)
     ignored = np.arange(rows) == IGNORED
     labels[ignored], logits[ignored] = -100, np.nan
-    both = kernels(kind, logits, labels, -100, smoothing)
-    assert columns == 1 or both[0].loop.text.is_cut
-    run, arrays = bound(both, {"logits": logits, "labels": labels}, form)
+    own = kernels(kind, logits, labels, -100, smoothing)
+    assert columns == 1 or own[0].loop.text.is_cut
+    run, arrays = bound(own, {"logits": logits, "labels": labels}, form)
     with np.errstate(invalid="ignore"):
         run()
     leaf = torch.from_numpy(logits[~ignored]).double().requires_grad_()
@@ -76,8 +78,8 @@ def test_losses_and_gradients_of_rows(monkeypatch, rows, columns, dtype, smoothi
 @pytest.mark.parametrize("is_checked", [False, True])
 def test_a_label_that_is_no_class_changes_nothing_of_the_gradient(kind, is_checked, form):
     logits, labels = np.zeros((3, 3), np.float32), np.array([3, 0, -1])
-    both = kernels(kind, logits, labels, -100, is_checked=is_checked)
-    run, arrays = bound(both, {"logits": logits, "labels": labels}, form)
+    own = kernels(kind, logits, labels, -100, is_checked=is_checked)
+    run, arrays = bound(own, {"logits": logits, "labels": labels}, form)
     run()
     assert np.isnan(arrays["loss"][0]) == (not is_checked)
     expected = np.full((3, 3), 1 / 3)
@@ -91,9 +93,8 @@ def test_a_part_of_each_row_may_be_the_logits(kind):
     whole, labels = np.random.default_rng(0).standard_normal((4, 9)), np.array([0, 4, 2, 3])
     x = Array("logits", (4, 9), "float64").sliced(1, 2, 7, 1)
     parts = LossOperands(x, Array("labels", (4,), "int64"), -100, 0.0, None, True, "test", "stem")
-    run, arrays = bound(
-        [KINDS[kind][0]("test", parts, LOSS, None, "1")], {"logits": whole, "labels": labels}
-    )
+    own = KINDS[kind][0]("test", parts), LossSum("test", parts, LOSS, None, "1")
+    run, arrays = bound(own, {"logits": whole, "labels": labels})
     run()
     theirs = torch.nn.functional.cross_entropy(
         torch.from_numpy(whole[:, 2:7]), torch.from_numpy(labels), reduction="sum"

@@ -22,13 +22,13 @@ def loss_sum(rows, count=None, padding=None, is_checked=True, dtype="int64", ign
     logits = array("logits", rows, CLASSES)
     parts = LossOperands(logits, labels, ignored, 0.0, padding, is_checked, "layer", "stem")
     mean = None if count is None else array("mean")
-    return LossSum("layer", parts, array("losses", rows, 1), LOSS, mean, count or "1")
+    return LossSum("layer", parts, LOSS, mean, count or "1")
 
 
 def values_of(rows, low=0):
     random = np.random.default_rng(rows)
     losses = random.standard_normal((rows, 1)).astype("float32") * 100
-    return {"losses": losses, "labels": random.integers(low, CLASSES, rows)}
+    return {"stem/row_losses": losses, "labels": random.integers(low, CLASSES, rows)}
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 128, 129, 1000, 4099])
@@ -36,7 +36,7 @@ def test_the_sum_has_the_bits_of_numpy(rows):
     values = values_of(rows)
     found = LibraryCase(loss_sum(rows), values).in_all_ways()
     ignored = values["labels"] == IGNORED
-    counted = np.where(ignored, np.float32(0), values["losses"][:, 0])
+    counted = np.where(ignored, np.float32(0), values["stem/row_losses"][:, 0])
     np.testing.assert_array_equal(found["stem/ignored"], ignored)
     np.testing.assert_array_equal(found["loss"], [np.add.reduce(counted)])
 
@@ -49,7 +49,7 @@ def test_rows_of_padding_do_not_count(rows, padding, valid):
     kernel = loss_sum(rows, "step.counts[0]", padding, dtype="int32")
     found = LibraryCase(kernel, values).run(valid * padding, 4.0)
     ignored = (values["labels"] == IGNORED) | (np.arange(rows) >= valid * padding)
-    counted = np.where(ignored, np.float32(0), values["losses"][:, 0])
+    counted = np.where(ignored, np.float32(0), values["stem/row_losses"][:, 0])
     np.testing.assert_array_equal(found["stem/ignored"], ignored)
     np.testing.assert_array_equal(found["loss"], [np.add.reduce(counted)])
     np.testing.assert_array_equal(found["mean"], np.float32(np.float64(np.add.reduce(counted)) / 4))
