@@ -1,4 +1,7 @@
-"""Seeded random programs over csrun.nn against PyTorch: modes, minibatches, padding, updates."""
+"""Seeded random programs over csrun.nn against PyTorch: modes, minibatches, padding, updates.
+
+Those of float32 are in NumPy and in machine code, with one thread and several, which change no bit.
+"""
 
 from dataclasses import dataclass
 from itertools import count
@@ -12,11 +15,13 @@ from support.steps import Case, Training, parameters_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode
+from csrun.executable import machine_code
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the programs")
 
 SIZE = 12  # samples of a batch
 QUICK, SLOW = 20, 115  # programs of a test
+SINGLE = 5  # one of so many is of float32
 RTOL = {"float64": 1e-8, "float32": 2e-3}
 ATOL = {"float64": 1e-9, "float32": 1e-3}
 
@@ -39,6 +44,19 @@ OPTIMIZERS = {
 
 
 @dataclass(frozen=True)
+class Form:
+    """What computes a program."""
+
+    kernels: str = "numpy"
+    products: str = "own"
+    threads: int = 1
+
+
+NUMPY = Form()
+FORMS = [Form("llvm", threads=2), Form("llvm", "blas", 2), Form("llvm", threads=3), NUMPY]
+
+
+@dataclass(frozen=True)
 class Way:
     """How a program is run, drawn from its seed."""
 
@@ -47,11 +65,12 @@ class Way:
     rows: tuple[int, ...]  # the valid ones of each step
     precision: str
     optimizer: str
+    form: Form
 
     def __str__(self):
         return (
             f"{self.mode}, {self.minibatches} minibatches, {' + '.join(map(str, self.rows))} rows, "
-            f"{self.optimizer}, {self.precision}"
+            f"{self.optimizer}, {self.precision}, {self.form}"
         )
 
 
@@ -62,13 +81,16 @@ def way_of(program):
     minibatches = int(random.choice([1, 2, 3, 4]))
     minibatches = 1 if is_normalized else minibatches
     streamed = program.seed % 2 and minibatches == 1
-    precision = "float32" if program.seed % 5 == 0 else "float64"
+    precision = "float32" if program.seed % SINGLE == 0 else "float64"
     # rounding of single precision grows from step to step
     steps = 3 if precision == "float64" and random.integers(3) == 0 else 1
     rows = tuple(int(n) for n in random.integers(1 + is_normalized, SIZE + 1, steps))
     mode = ExecutionMode.WEIGHT_STREAMING if streamed else ExecutionMode.PIPELINED
     kinds = list(OPTIMIZERS)[: 1 if precision == "float32" else None]  # the others divide by noise
-    return Way(mode, minibatches, rows, precision, str(random.choice(kinds)))
+    form = NUMPY
+    if precision == "float32" and machine_code.is_supported():
+        form = FORMS[program.seed // SINGLE % len(FORMS)]
+    return Way(mode, minibatches, rows, precision, str(random.choice(kinds)), form)
 
 
 def batch_of(program, way, index):
@@ -93,7 +115,10 @@ def differences(program, way, root):
     optimizer, options = OPTIMIZERS[way.optimizer]
     how = {"precision": way.precision, "optimizer": optimizer}
     case = Case(model, batch_of(program, way, 0), way.minibatches, SIZE, way.mode, **how)
-    training = Training(case.compile(root))
+    form = way.form
+    executable = case.compile(root, kernels=form.kernels, products=form.products)
+    training = Training(executable, threads=form.threads)
+    by_one = Training(executable) if form.kernels == "llvm" else None
     exact = {n: v.astype("float64") for n, v in parameters_of(training.plan).items()}
     peer = Theirs(torch, exact)
     trained = [tensor for tensor in peer.tensors.values() if tensor.requires_grad]
@@ -102,6 +127,8 @@ def differences(program, way, root):
     for index in range(len(way.rows)):
         batch = batch_of(program, way, index)
         stepped = training.step(batch, index)
+        if by_one is not None:
+            yield from changed_bits(stepped, by_one.step(batch, index))
         theirs = peer_step(program, peer, updates, batch, stepped.result.outputs)
         ours = {"loss": np.asarray(stepped.result.loss), **stepped.result.outputs}
         ours |= {f"{name}'s gradient": value for name, value in stepped.gradients.items()}
@@ -110,6 +137,16 @@ def differences(program, way, root):
             is_alike = ours[name].shape == theirs[name].shape
             if not is_alike or not np.allclose(ours[name], theirs[name], **tolerance):
                 yield f"{name} in step {index}"
+
+
+def changed_bits(stepped, other):
+    """What of two results of one step is not equal to the last bit."""
+    found, wanted = (
+        {"loss": s.result.loss, **s.result.outputs, **s.gradients} for s in (stepped, other)
+    )
+    for name, value in wanted.items():
+        if not np.array_equal(found[name], value, equal_nan=True):
+            yield f"{name} of several threads"
 
 
 def peer_step(program, peer, updates, batch, outputs):

@@ -98,7 +98,7 @@ class Training:
     state: weights and optimizer state by name
     """
 
-    def __init__(self, executable: Executable, is_updated: bool = True) -> None:
+    def __init__(self, executable: Executable, is_updated: bool = True, threads: int = 1) -> None:
         self.plan = plan = executable.plan
         arena = np.full(plan.arena_bytes, 0xFF, np.uint8)
         inside = plan.store_in_arena
@@ -107,7 +107,7 @@ class Training:
         initialize(plan, self.state, seed=0)
         for name, value in parameters_of(plan).items():
             self.state[name][...] = value
-        runtime = Runtime(5)
+        runtime = Runtime(5, threads=threads)
         program = executable.update_program(store, runtime) if is_updated else None
         self._weights = Copied(plan, arena, store, program and Updates(plan, program))
         self._compute = make_compute(executable, arena, store, runtime, self._weights)
