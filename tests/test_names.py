@@ -61,7 +61,8 @@ MIRRORED_FOLDERS = (
         "tensorflow/operators",
     },
     {"cirh/algorithms", "compiler/optimizers", "pytorch/optimizers"},  # an optimizer
-    {"runtime/remote", "runtime/roles", "runtime/step", "runtime/wire"},  # by process and by wire
+    # By process and by wire, and the messages of a role.
+    {"runtime/remote", "runtime/roles", "runtime/step", "runtime/wire", "runtime/wire/messages"},
     {"launch", "launch/slurm"},  # for all schedulers, and for Slurm
 )
 # Words to avoid in names of classes and functions, and what to write instead.
