@@ -44,6 +44,11 @@ class ChiefTrace:
         self.recorder = SpanRecorder(steps)
         self._is_written = steps is None
 
+    def add(self, kind: SpanKind, first: int, began_ns: int, count: int = 1) -> None:
+        """Add the chief's activity for some steps until now, if one of them is traced."""
+        if self.recorder.covers(first, count):
+            self.recorder.add(kind, first, began_ns)
+
     def write_if_done(self, step: int, is_over: bool = False) -> None:
         """Write the file if `step` steps are done and no more will be traced."""
         if self._is_written or self._steps is None:

@@ -9,16 +9,13 @@ from types import TracebackType
 from typing import Self
 
 from csrun.base.errors import CsrunError
-from csrun.base.run_config import RunSettings
 from csrun.context.deferred_termination import DeferredTermination, reason_to_end
 from csrun.executable import MOST_STEPS, StepNumber
 from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
-from csrun.records import checkpoints
 from csrun.records.ledger import Row, StepTimes
 from csrun.runtime.chief.machine import Machine, OrderedSteps, Program
 from csrun.runtime.chief.range_reports import first_overflow, range_reports
-from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_end import StepEnd
 from csrun.runtime.chief.step_orders import (
     NotFiniteLossError,
@@ -27,9 +24,9 @@ from csrun.runtime.chief.step_orders import (
     no_counted_labels,
 )
 from csrun.runtime.chief.tracing import ChiefTrace
+from csrun.runtime.chief.training_checkpoints import TrainingCheckpoints
 from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
 from csrun.runtime.chief.update_reports import UpdateReports
-from csrun.runtime.chief.weight_writes import WeightWrites
 from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers
@@ -73,23 +70,21 @@ class Training:
         self._loss = float("nan")
         self._loss_so_far = 0.0  # of a step with uncomputed batches
         self._ending = DeferredTermination(machine.has_lost_peer, options.grace_s)
-        folder = options.model_dir
-        writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
-        remedy = _remedy_of_values(options.settings)
-        self._saving = Saving(folder, writer, self._ending, options.first or None, remedy)
         # Each splitter learns the time of its program's steps.
         self._orders: dict[Program, OrderSplitter] = {}
         self.use(machine)
         self._numbers = StepNumbers(machine.numbers, machine.plan.store.numbers)
         self._scale = scale_tracker(machine.plan, machine.numbers, options.first_scale)
-        self._ranges = range_reports(machine, folder, options.number_ranges)
+        self._checkpoints = TrainingCheckpoints(
+            machine, options, self._ending, self._scale, self.record, self._trace
+        )
+        self._ranges = range_reports(machine, options.model_dir, options.number_ranges)
         self._updates = UpdateReports(machine, options.of_updates)
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
         self._step_end = step_end
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # time of the last order
-        self._writes = WeightWrites(machine)
         self.step = options.first
 
     def __enter__(self) -> Self:
@@ -100,7 +95,7 @@ class Training:
             # After the signals are deferred: a checkpoint is finished before they take effect.
             opened.push(self._leave)
             if is_first and self.step == 0 and self._options.saves_initial:
-                self._save()
+                self.save_due()
             self._open = opened.pop_all()
         return self
 
@@ -115,7 +110,7 @@ class Training:
 
     def _leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Finish or discard the checkpoint in progress; signals are still deferred."""
-        self._saving.end(error)
+        self._checkpoints.saving.end(error)
         if isinstance(error, Exception):
             self._trace.write_partial()
 
@@ -171,7 +166,7 @@ class Training:
             losses.
         """
         options = self._options
-        self._writes.require_applied(self.step)
+        self.require_replaced()
         if numbers:
             self._numbers.put(self.step, numbers)
         if self._scale is not None:
@@ -193,7 +188,7 @@ class Training:
         rest = Row.SCRIPT if order.is_done else Row.CHIEF  # the script was late, or waits
         done = self._orders[self._program].finish(order)
         end_s = self._step_end.run(self.step) if self._step_end and done.done else 0.0
-        self._traced(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
+        self._trace.add(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
         self.record.mark_steps(StepTimes(done.seconds + end_s, *waits), rest)
@@ -204,7 +199,7 @@ class Training:
             exhausted = self._scale.finish(first, steps, overflow)
         self.step += steps
         if steps:
-            self._writes.end_step()
+            self._checkpoints.writes.end_step()
         self._taken(first, done.done)
         self.record.add(done, steps, waited_s)
         self._is_at_end = done.finished
@@ -213,15 +208,15 @@ class Training:
             self._report()
             if self._ranges is not None:
                 self._ranges.after_step(self.step, before, self.scale_state, self.record.events)
-            self._traced(SpanKind.LOG, self.step - 1, began_ns)
+            self._trace.add(SpanKind.LOG, self.step - 1, began_ns)
         self.record.mark(Row.CHIEF)
         if done.bad_loss is not None:
-            self._saving.wait()  # this is the last good one
+            self._checkpoints.saving.wait()  # this is the last good one
             raise NotFiniteLossError(self._why_stopped(done), done.bad_loss)
         if exhausted is not None:
             raise CsrunError(exhausted)
         # A failed checkpoint ends the training now, instead of at the next one, hours later.
-        self._saving.check()
+        self._checkpoints.saving.check()
         if steps and options.saves_due:
             self.save_due()
         if self._ending.received is None:
@@ -229,7 +224,7 @@ class Training:
         self.record.mark(Row.CHIEF)
         if (asked := self._ending.received) is not None:
             self._is_asked = True
-            self._save_before_end(reason_to_end(asked))
+            self._checkpoints.save_before_end(self.step, reason_to_end(asked))
             # of processes that may still be computing
             self._trace.write_if_done(self.step, is_over=True)
             self._ending.__exit__()
@@ -263,8 +258,8 @@ class Training:
         A run that resumes from that checkpoint makes the same change again. The machine must accept
         writes.
         """
-        self._saving.wait()
-        self._writes.write(values)
+        self._checkpoints.saving.wait()
+        self._checkpoints.writes.write(values)
 
     def replace(self, values: Mapping[str, Array]) -> None:
         """Continue from other weights, by name, which the next checkpoint has, unlike with `write`.
@@ -272,27 +267,23 @@ class Training:
         On a machine that accepts no writes a step must not follow.
         """
         self.forget_checkpoint()
-        self._writes.replace(values)
+        self._checkpoints.writes.replace(values)
 
     def forget_checkpoint(self) -> None:
         """Write the next checkpoint also if there is one of the same step."""
-        self._saving.invalidate()
+        self._checkpoints.saving.invalidate()
 
     def require_replaced(self) -> None:
         """Raises: UsageError if the machine could not take over weights that were replaced"""
-        self._writes.require_applied(self.step)
+        self._checkpoints.writes.require_applied(self.step)
 
     def save_due(self) -> None:
         """Begin the checkpoint of the last step, if one is due and has not begun."""
-        if self.step % self._options.checkpoint_steps == 0 and self._saving.newest != self.step:
-            self._save()
+        self._checkpoints.save_due(self.step)
 
     def save(self) -> None:
         """Save unless the newest checkpoint is of this step; it is complete on return."""
-        if self._saving.newest != self.step:
-            self._save()
-        self._saving.wait()
-        self.record.mark(Row.CHECKPOINT)
+        self._checkpoints.save(self.step)
 
     def finish(self) -> Results:
         """Save if the last step has no checkpoint; return the final step and loss so far.
@@ -362,39 +353,6 @@ class Training:
             return self._numbers.of(step, rate.index)
         return None if rate is None else rate.at(step)
 
-    def _save(self) -> None:
-        step = self.step
-        self.record.mark(Row.CHIEF)
-        began_ns = perf_counter_ns()
-        more = {**self._options.extra_tensors(step), **(self._scale.tensors if self._scale else {})}
-        more |= self._writes.replaced
-        with self._writes.undone(self._saving.wait):
-            state, unchecked = {**self._machine.state, **more}, self._options.unchecked
-            self._saving.begin(step, state, self._machine.pause_updates, more, unchecked)
-        self.record.mark(Row.CHECKPOINT)
-        self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
-
-    def _traced(self, kind: SpanKind, first: int, began_ns: int, count: int = 1) -> None:
-        """Trace the chief's activity for some steps, if one of them is traced."""
-        if self._trace.recorder.covers(first, count):
-            self._trace.recorder.add(kind, first, began_ns)
-
-    def _save_before_end(self, reason: str) -> None:
-        """Write the checkpoint of a run that must end, if the grace period allows it."""
-        step = self.step
-        log.info(f"{reason}: training ends after global step {step}")
-        self._saving.wait()
-        saving, left_s = self._saving, self._ending.left_s
-        if saving.newest != step and left_s is not None and saving.seconds > left_s:
-            log.warning(
-                f"No checkpoint at global step {step}: the last one took {saving.seconds:.1f} s "
-                f"and {max(0.0, left_s):.1f} s of grace are left; raise grace_s in the site "
-                "file, or save more often"
-            )
-            return
-        self.save()
-        log.info(outcome(step, is_whole=True))
-
     def _why_stopped(self, done: StepsDone) -> str:
         """Return why there is no update after `step`, and where to resume."""
         step = self.step
@@ -404,14 +362,5 @@ class Training:
         if done.uncounted is not None:
             uncounted = no_counted_labels(self._machine.plan, done.uncounted)
             what, remedy = f"step {step + 1}: {uncounted}", "drop such batches in input_fn"
-        return (
-            f"{what}: training stopped before this update; {self._saving.last_good(step, remedy)}"
-        )
-
-
-def _remedy_of_values(settings: RunSettings) -> str:
-    """Return the remedy for non-finite numbers."""
-    remedy = "lower the learning rate"
-    if settings.check_numerics:
-        return remedy
-    return f"{remedy}, or set runconfig.check_numerics: true to find the sample"
+        kept = self._checkpoints.saving.last_good(step, remedy)
+        return f"{what}: training stopped before this update; {kept}"
