@@ -5,7 +5,8 @@ from ctypes import c_int64, c_void_p
 
 import numpy as np
 
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.executable import machine_code
 
 

@@ -9,7 +9,8 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 
 from collections.abc import Iterator, Sequence
 
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_lanes import LaneReader
 from csrun.executable.products import Tile
 

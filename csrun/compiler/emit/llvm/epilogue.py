@@ -3,8 +3,8 @@
 from dataclasses import replace
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.function import FunctionWriter
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.members import Access, LoopNest
 from csrun.compiler.emit.llvm.nests import NestPoint, part_bytes
 from csrun.compiler.emit.llvm.row_sums import RowReduction, add_lanes

@@ -5,8 +5,9 @@ Source: C99, annex F.9.4.4, for zeros, infinities and NaN
 
 from math import factorial, log
 
-from csrun.compiler.emit.llvm.code import Code, LaneValue
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_math import LaneMath
+from csrun.compiler.emit.llvm.lane_values import LaneValue
 
 _ROUNDER = 1.5 * 2.0**52  # adding it rounds a number to an integer
 _EXP2 = tuple(log(2) ** n / factorial(n) for n in range(9, -1, -1))

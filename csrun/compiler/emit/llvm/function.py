@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from csrun.compiler.emit.llvm.code import (
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.label_operators import less_label, picked
+from csrun.compiler.emit.llvm.lane_values import (
     INDEX,
     LANES,
-    Code,
     Kind,
     LaneValue,
     NoMachineCodeError,
     index,
     stored_size,
 )
-from csrun.compiler.emit.llvm.label_operators import less_label, picked
 from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
 from csrun.compiler.emit.llvm.nests import (
     NestPoint,

@@ -6,7 +6,8 @@ The steps are those of `csrun.base.half_formats`, so both give the same bits.
 from collections.abc import Callable, Mapping
 
 from csrun.base.half_formats import HalfFormat
-from csrun.compiler.emit.llvm.code import Code, LaneValue, NoMachineCodeError
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LaneValue, NoMachineCodeError
 
 _SIGN, _INFINITY, _QUIET = -(1 << 31), 0x7F800000, 1 << 22
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from csrun.compiler.emit.llvm.code import BITS_OF, Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import BITS_OF, Kind, LaneValue
 
 
 class LaneMath:

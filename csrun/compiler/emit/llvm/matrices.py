@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 
 FLOAT, FLOATS = Kind("float32"), Kind("float32", LANES)
 #: Loads elements of a vector from a position on; lanes outside of the mask are undefined.

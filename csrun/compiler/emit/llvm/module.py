@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from csrun.base.half_formats import HalfFormat
-from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.code_sinking import sink_stages
 from csrun.compiler.emit.llvm.epilogue import EpilogueWriter
 from csrun.compiler.emit.llvm.function import FunctionWriter
+from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError
 from csrun.compiler.emit.llvm.products import CALLED, product_code
 from csrun.compiler.emit.llvm.stages import KernelStages
 from csrun.compiler.emit.llvm.team import DECLARED, TEAM_CODE

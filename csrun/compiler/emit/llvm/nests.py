@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index, stored_size
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index, stored_size
 from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
 from csrun.executable.arrays import aligned
 

@@ -6,7 +6,8 @@ A word is in the low half of 64 bits; the high halves of words 1 and 3 are undef
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue
 from csrun.kernels.random import MULTIPLIERS, ROUNDS, WEYL, WORD
 
 COUNTERS = 8  # counters per vector

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm import amx_tiles
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_calls import (
     PACK,
     TALL_TILE,

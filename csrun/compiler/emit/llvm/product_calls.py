@@ -1,6 +1,7 @@
 """Parameters of the functions of products, and the code of their calls."""
 
-from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, LaneValue, index
 from csrun.executable.products import Tile
 
 JOB = "ptr arguments, i64 first, i64 last"

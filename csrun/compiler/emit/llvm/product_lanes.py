@@ -4,8 +4,9 @@ A pair has a number in its upper half and the next one of k in the lower half, z
 """
 
 from csrun.base.half_formats import WORD, HalfFormat
-from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.half import widen_half
+from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue
 
 _WORD_BITS = 16
 _UPPER = -(1 << _WORD_BITS)

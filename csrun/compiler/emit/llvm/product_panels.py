@@ -8,7 +8,8 @@ k at a time, rows of zeros follow up to a multiple of them.
 from collections.abc import Iterator
 
 from csrun.base.half_formats import WORD, HalfFormat
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_lanes import LaneReader
 from csrun.executable.products import Tile
 

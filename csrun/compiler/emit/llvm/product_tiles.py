@@ -9,7 +9,8 @@ Source: Van Zee and van de Geijn 2015, BLIS
 
 from itertools import product
 
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.executable.products import Tile
 
 _FLOAT = Kind("float32")

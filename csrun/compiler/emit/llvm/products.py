@@ -28,7 +28,8 @@ from dataclasses import dataclass
 
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm import amx_tiles
-from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, LaneValue, index
 from csrun.compiler.emit.llvm.product_blocks import PartWriter
 from csrun.compiler.emit.llvm.product_calls import (
     JOB,

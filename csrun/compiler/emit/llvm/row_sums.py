@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from math import nan
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue
 from csrun.compiler.emit.llvm.members import LoopNest
 from csrun.compiler.emit.llvm.nests import least_of, rows_read
 from csrun.compiler.emit.llvm.scalars import call_function

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from csrun.base.half_formats import HalfFormat
-from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, NoMachineCodeError
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.elementary import Float32
 from csrun.compiler.emit.llvm.half import CONVERSIONS
+from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, NoMachineCodeError
 from csrun.compiler.lair.formula_trace import FormulaCall, Number, Options, Symbol, Trace
 from csrun.compiler.lair.functions import FORMULAS
 from csrun.compiler.lair.operators import CAST, IDENTITY

@@ -9,8 +9,9 @@ Source: Payne and Hanek 1983 for large numbers; Taylor's series of r
 from functools import cache
 from math import factorial, pi
 
-from csrun.compiler.emit.llvm.code import Code, LaneValue
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_math import LaneMath
+from csrun.compiler.emit.llvm.lane_values import LaneValue
 
 _HALF_PI_HIGH, _HALF_PI_LOW = pi / 2, 6.123233995736766e-17
 _ROUNDER = 1.5 * 2.0**52  # adding it rounds a number to an integer

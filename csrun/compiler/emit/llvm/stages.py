@@ -13,7 +13,7 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineConstantExpr, AffineDimExpr
 
 from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.emit.llvm.code import NoMachineCodeError, stored_size
+from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError, stored_size
 from csrun.compiler.emit.llvm.members import PARTS, SCRATCH, Access, LoopNest, Member
 from csrun.compiler.emit.llvm.nests import rows_read
 from csrun.compiler.graph.array import Array, Shape, contiguous

@@ -5,7 +5,8 @@ hundreds of steps. A CPU that meets such a number in a multiplication takes a hu
 So they are counted in units of 2**-149, which are normal numbers. The bits are those of `fmul`.
 """
 
-from csrun.compiler.emit.llvm.code import Code, LaneValue
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LaneValue
 
 _MAGNITUDE, _SIGN = 0x7FFFFFFF, -0x80000000
 _LEAST_NORMAL = 1 << 23  # bits of 2**-126; a smaller number's are its units

@@ -5,7 +5,8 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 import llvmlite.binding as llvm
 
-from csrun.compiler.emit.llvm.code import Code, Kind
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import Kind
 
 FLOATS = Kind("float32", 16)
 

@@ -7,7 +7,8 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support import operators
 from support.lane_functions import LaneFunctions
 
-from csrun.compiler.emit.llvm.code import Code, Kind, NoMachineCodeError
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import Kind, NoMachineCodeError
 from csrun.compiler.emit.llvm.scalars import call_scalar, convert
 from csrun.compiler.lair.functions import FORMULAS
 

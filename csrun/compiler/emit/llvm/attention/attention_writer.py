@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from csrun.compiler.emit.llvm.attention.attention_sizes import PART_ROWS, AttentionSizes, QueryBlock
 from csrun.compiler.emit.llvm.attention.score_rows import ScoreRows
 from csrun.compiler.emit.llvm.attention.weight_draw import NUMBERS, WeightDraw, kept_stride
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import (
     FLOATS,
     Matrix,

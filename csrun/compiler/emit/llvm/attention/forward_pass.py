@@ -2,8 +2,8 @@
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import QueryBlock
 from csrun.compiler.emit.llvm.attention.attention_writer import AttentionWriter
-from csrun.compiler.emit.llvm.code import LANES, LaneValue, index
 from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.lane_values import LANES, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import FLOAT, FLOATS, Matrix, each_vector
 from csrun.compiler.kernels.attention import Attention
 

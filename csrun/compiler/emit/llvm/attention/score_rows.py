@@ -8,8 +8,9 @@ import numpy as np
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
 from csrun.compiler.emit.llvm.attention.weight_draw import WeightDraw
-from csrun.compiler.emit.llvm.code import LANES, Code, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.lane_values import LANES, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import (
     FLOAT,
     FLOATS,

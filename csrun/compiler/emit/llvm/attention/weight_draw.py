@@ -6,7 +6,8 @@ The masks of a block of queries are drawn in advance, one byte per weight.
 from collections.abc import Mapping
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
-from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
 from csrun.compiler.emit.llvm.philox import COUNTERS, SEED, Counters, draw_words, round_keys
 from csrun.compiler.kernels.attention import WeightDropout

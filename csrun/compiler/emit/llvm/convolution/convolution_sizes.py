@@ -5,7 +5,8 @@ from math import prod
 from typing import Self
 
 from csrun.cirh.ops.convolution import Windows
-from csrun.compiler.emit.llvm.code import Code, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LaneValue, index
 from csrun.compiler.emit.llvm.matrices import smaller, times
 from csrun.compiler.kernels.convolution import PIXEL, Convolution
 

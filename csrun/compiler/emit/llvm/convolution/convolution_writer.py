@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 
-from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import ConvolutionSizes
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
+from csrun.compiler.emit.llvm.lane_values import INDEX, LaneValue
 from csrun.compiler.emit.llvm.matrices import Matrix, times
 from csrun.compiler.emit.llvm.module import KernelCode, function_text
 from csrun.compiler.emit.llvm.nests import argument

@@ -8,7 +8,7 @@ from abc import ABC
 from collections.abc import Callable, Sequence
 
 from csrun.cirh.ops.convolution import Windows
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import Pair
 from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
@@ -18,6 +18,7 @@ from csrun.compiler.emit.llvm.convolution.pieces import (
     each_piece,
     lanes_of,
 )
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import FLOAT, Matrix, times
 from csrun.compiler.emit.llvm.packed_products import ThreadScratch
 from csrun.compiler.emit.llvm.row_sums import add_lanes

@@ -3,11 +3,12 @@
 from math import gcd, prod
 
 from csrun.cirh.ops.convolution import Windows
-from csrun.compiler.emit.llvm.code import INDEX, LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import LEAST_BLOCKS, WindowBlock
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
 from csrun.compiler.emit.llvm.convolution.pieces import each_piece, each_step, reversed_lanes
 from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
+from csrun.compiler.emit.llvm.lane_values import INDEX, LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import FLOAT, FLOATS, Matrix, each_vector, smaller, times
 from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.emit.llvm.packed_products import ProductSizes

@@ -2,10 +2,11 @@
 
 from functools import partial, reduce
 
-from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import LEAST_BLOCKS, WindowBlock
 from csrun.compiler.emit.llvm.convolution.pieces import clear_image, each_piece
 from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
+from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
 from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.emit.llvm.packed_products import ProductSizes

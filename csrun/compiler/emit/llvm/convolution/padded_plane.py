@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from csrun.cirh.ops.convolution import Windows
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import Pair
 from csrun.compiler.emit.llvm.convolution.pieces import each_piece
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import FLOATS, Matrix, padded, times
 from csrun.compiler.emit.llvm.packed_products import ThreadScratch
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix
 
 #: Position in a row, and the type of the numbers there.

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import WindowBlock
 from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
 from csrun.compiler.emit.llvm.convolution.pieces import each_step, lanes_of
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix, each_vector, padded, times
 from csrun.compiler.emit.llvm.packed_products import Products
 from csrun.compiler.kernels.convolution import Convolution

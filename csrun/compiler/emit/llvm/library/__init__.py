@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from csrun.compiler.emit.llvm.attention import attention_code
-from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.convolution import convolution_code
+from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError
 from csrun.compiler.emit.llvm.library.argmax import argmax_code
 from csrun.compiler.emit.llvm.library.assembly import assembly_code, copy_code
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code

@@ -5,7 +5,8 @@ Numbers are compared as integers: those of negative ones are in reverse order, -
 
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,

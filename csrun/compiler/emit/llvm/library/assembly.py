@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,

@@ -7,7 +7,7 @@ lanes of a vector.
 
 from collections.abc import Callable, Mapping
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,

@@ -1,6 +1,6 @@
 """Machine code of random masks."""
 
-from csrun.compiler.emit.llvm.code import Kind, LaneValue, index
+from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import FIRST, LAST, LibraryFunction
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.emit.llvm.philox import COUNTERS, SEED, Counters, draw_words, round_keys

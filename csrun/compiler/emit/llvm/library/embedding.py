@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,

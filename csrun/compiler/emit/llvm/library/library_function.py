@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
-from csrun.compiler.emit.llvm.code import INDEX, LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_values import INDEX, LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.module import KernelCode, function_text
 from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.graph.array import Array, contiguous

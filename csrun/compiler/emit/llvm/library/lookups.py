@@ -7,7 +7,7 @@ its positions in order, as in NumPy, for any split over threads.
 from dataclasses import dataclass
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.embedding import lookup_backward_code
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,

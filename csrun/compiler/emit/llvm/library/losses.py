@@ -6,7 +6,7 @@ Sums have NumPy's order: pairwise summation with eight accumulators per block of
 from dataclasses import replace
 from math import nan
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index, stored_size
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index, stored_size
 from csrun.compiler.emit.llvm.library.library_function import LibraryFunction, each_vector
 from csrun.compiler.emit.llvm.literals import FLOATS
 from csrun.compiler.emit.llvm.module import KernelCode

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,

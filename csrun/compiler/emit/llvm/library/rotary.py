@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod
 
-from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,
