@@ -7,10 +7,12 @@ from support.programs import Machine, options_of
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
+from csrun.executable import machine_code
 from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle")
 
+KERNELS = ["numpy", *(["llvm"] if machine_code.is_supported() else [])]
 FUNCTIONS = {
     "relu": (nn.relu, torch.relu),
     "gelu": (nn.gelu, torch.nn.functional.gelu),
@@ -24,14 +26,15 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_elements_give_what_pytorch_gives(tmp_path, name):
+def test_no_elements_give_what_pytorch_gives(tmp_path, name, kernels):
     ours, theirs = FUNCTIONS[name]
     for shape in ((4, 0), (4, 0, 3), (4, 3, 0), (4, 1)):
         with Tracer("float32") as tracer:
             y = ours(tracer.input("x", shape, "float32"))
             module = tracer.finish(RunMode.PREDICT, None, None, [("y", y)])
-        options = options_of(run_mode=RunMode.PREDICT)
+        options = options_of(run_mode=RunMode.PREDICT, kernels=kernels)
         machine = Machine(compile_model(module, tmp_path, options).executable, {})
         values = np.full(shape, 0.5, np.float32)
         machine.predict((values,))
@@ -40,14 +43,16 @@ def test_no_elements_give_what_pytorch_gives(tmp_path, name):
         np.testing.assert_allclose(machine.output("y"), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("mode", ExecutionMode)
-def test_a_layer_of_no_features_trains_its_bias(tmp_path, mode):
+def test_a_layer_of_no_features_trains_its_bias(tmp_path, mode, kernels):
     with Tracer("float32") as tracer:
         x = tracer.input("features", (4, 0), "float32")
         labels = tracer.input("labels", (4,), "int32")
         loss = nn.softmax_cross_entropy(nn.Dense(3)(x), labels)
         module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
-    machine = Machine(compile_model(module, tmp_path, options_of(mode)).executable, {})
+    executable = compile_model(module, tmp_path, options_of(mode, kernels=kernels)).executable
+    machine = Machine(executable, {})
     bias = torch.zeros(3, requires_grad=True)
     targets = torch.tensor([0, 1, 1, 2])
     expected = torch.nn.functional.cross_entropy(bias.expand(4, 3), targets)
