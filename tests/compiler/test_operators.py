@@ -16,6 +16,7 @@ from support.samples.running import Sample, Way, Written, compare, expected  # n
 
 from csrun.base.mode import ExecutionMode  # noqa: E402
 from csrun.compiler import CompileError  # noqa: E402
+from csrun.executable import machine_code  # noqa: E402
 from csrun.nn.tensor import Tensor  # noqa: E402
 
 CHUNK = 8  # cases of a program
@@ -49,16 +50,28 @@ def programs(cases: Sequence[Case]) -> Iterator[tuple[Way, Sequence[Case]]]:
             yield way, own[at : at + CHUNK]
 
 
-def check(cases: Sequence[Case], way: Way, root: Path) -> None:
+def check(cases: Sequence[Case], way: Way, root: Path, is_machine_code: bool = False) -> None:
+    """Compare with PyTorch in float64: NumPy kernels of float64, or machine code of float32."""
     samples = [sample_of(case) for case in cases]
-    written = Written(samples, way, "float64")
-    found = written.compiled(root, ExecutionMode.PIPELINED)
+    if is_machine_code:
+        written = Written([sample.single() for sample in samples], way, "float32")
+        found = written.compiled(root, ExecutionMode.PIPELINED, "llvm", threads=3)
+        tolerance = {"rtol": 2e-4, "atol": 2e-5}
+    else:
+        written = Written(samples, way, "float64")
+        found = written.compiled(root, ExecutionMode.PIPELINED)
+        tolerance = {"rtol": 1e-11, "atol": 1e-13}
     for number, (case, sample) in enumerate(zip(cases, samples, strict=True)):
-        (result,), gradients = expected(sample, way, written.slopes[number])
+        slope = written.slopes[number].astype("float64")
+        (result,), gradients = expected(sample, way, slope)
         (ours,), given = found.results[number], found.gradients[number]
+        if ours.dtype != written.precision:  # the loss does not have it
+            gradients = {}
         for own, theirs in ((ours, result), *((given[i], g) for i, g in gradients.items())):
+            if is_machine_code and (own.dtype, theirs.dtype) == ("float32", torch.float64):
+                own = own.astype("float64")
             try:
-                compare(own, theirs, {"rtol": 1e-11, "atol": 1e-13})
+                compare(own, theirs, tolerance)
             except AssertionError as error:
                 raise AssertionError(f"{case}: {error}") from None
 
@@ -68,6 +81,15 @@ def test_programs_compute_what_pytorch_does(tmp_path, family):
     cases = [case for case in FAMILIES[family] if not case.not_compiled]
     for number, (way, own) in enumerate(programs(cases)):
         check(own, way, tmp_path / str(number))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not machine_code.is_supported(), reason="machine code is built with llvmlite")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_machine_code_computes_what_pytorch_does(tmp_path, family):
+    cases = [case for case in FAMILIES[family] if not case.not_compiled]
+    for number, (way, own) in enumerate(programs(cases)):
+        check(own, way, tmp_path / str(number), is_machine_code=True)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.not_compiled], ids=str)

@@ -53,7 +53,14 @@ class Sample:
 
     def doubled(self) -> "Sample":
         """The same with floats of double precision."""
-        found = [t.double() if t.is_floating_point() else t for t in self.tensors]
+        return self._cast(torch.float64)
+
+    def single(self) -> "Sample":
+        """The same with floats of single precision."""
+        return self._cast(torch.float32)
+
+    def _cast(self, dtype: torch.dtype) -> "Sample":
+        found = [t.to(dtype) if t.is_floating_point() else t for t in self.tensors]
         return replace(self, arguments=self.with_tensors(found))
 
     def with_tensors(self, tensors: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
@@ -153,10 +160,12 @@ class Written:
         axes = range(len(weighted.shape))
         return [nn.sum(weighted, axes) if weighted.shape else weighted]
 
-    def compiled(self, root: Path, mode: ExecutionMode) -> Found:
+    def compiled(
+        self, root: Path, mode: ExecutionMode, kernels: str = "numpy", threads: int = 1
+    ) -> Found:
         """What the generated program gives."""
         run_mode = RunMode.TRAIN if self.parameters and self._trains() else RunMode.PREDICT
-        options = options_of(mode, run_mode, group_bytes=200)
+        options = options_of(mode, run_mode, group_bytes=200, kernels=kernels)
         executable = compile_model(self.module, root, options).executable
         plan = executable.plan
         arena = np.full(plan.arena_bytes, 0xFF, np.uint8)
@@ -165,7 +174,7 @@ class Written:
         for name, array in state_views(plan, store).items():
             array[...] = self.parameters.get(name, 0)
         weights = Copied(plan, arena, store)
-        program = executable.wafer_program(arena, store, Runtime(5))
+        program = executable.wafer_program(arena, store, Runtime(5, threads=threads))
         batch = tuple(self.inputs[spec.name] for spec in plan.inputs)
         step = step_of(plan, batch, 1)
         with np.errstate(all="ignore"):  # as an engine, which ends a step whose loss is none
