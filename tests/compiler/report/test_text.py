@@ -8,7 +8,7 @@ from support.programs import Network, options_of
 
 from csrun.compiler import compile_model
 from csrun.compiler.report.text_report import text_report
-from csrun.executable import Estimate, LayerEstimate
+from csrun.executable import Estimate, LayerEstimate, machine_code
 
 ESTIMATE = Estimate(
     2321.9, 2321.9, 14311.72, 0.93, 0.000000004321,
@@ -84,3 +84,13 @@ def test_a_compile_leaves_the_report_of_its_estimate(tmp_path):
     assert float(head["Compute Utilization"]) / 100 == pytest.approx(utilization, rel=1e-3)
     names = [row[0] for row in cells(table(text))[1:]]
     assert names == ["dense", "dense_1", "dense_2"]
+
+
+@pytest.mark.parametrize(("is_installed", "reason"), [(False, "llvmlite"), (True, "the CPU lacks")])
+def test_the_report_names_what_machine_code_needs(tmp_path, monkeypatch, is_installed, reason):
+    monkeypatch.setattr(machine_code, "is_supported", lambda: False)
+    monkeypatch.setattr(machine_code, "is_installed", lambda: is_installed)
+    directory = compile_model(Network().trace(), tmp_path, options_of()).executable.directory
+    report = " ".join((directory / "compile_report.txt").read_text().split())
+    assert f"Kernels run in NumPy, because {reason}" in report
+    assert ("pip install llvmlite" in report) == (not is_installed)
