@@ -14,6 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 
 from csrun.base.errors import UsageError
 from csrun.executable.arrays import Array
+from csrun.keras.own_metrics import OwnMetrics, has_own_metrics, logs_of
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel
 from csrun.pytorch.lower.to_cirh import output_name
@@ -29,7 +30,7 @@ LOSS = "loss"  # which the run has itself
 class KerasMetrics(HostCall):
     """Metrics over the steps so far; each is one number.
 
-    outputs: names of labels, sample weights, predictions and masks. zeros: make a value of each.
+    outputs: names of the batch, predictions and masks. zeros: make a value of each.
     """
 
     model: Any = None
@@ -37,9 +38,12 @@ class KerasMetrics(HostCall):
     zeros: tuple[Callable[[], Any], ...] = ()
     taken: int = field(default=0)
 
+    def __post_init__(self) -> None:
+        self.own = OwnMetrics(self.model)
+
     @classmethod
     def of(cls, model: KerasModel, measured: Any) -> Self:
-        """Return the metrics of a model. measured: traced labels and weights, outputs and masks."""
+        """Return the metrics of a model. measured: the traced batch, outputs and masks."""
         leaves, spec = tree_flatten(measured)
         names = tuple(output_name(leaf.value) for leaf in leaves)
         zeros = tuple(partial(torch.zeros, leaf.shape, dtype=leaf.dtype) for leaf in leaves)
@@ -52,12 +56,13 @@ class KerasMetrics(HostCall):
         if not self.taken:
             for metric in _metrics_of(self.model):
                 metric.reset_state()
+            self.own.reset()
         self.taken += 1
         self._update([keras.ops.convert_to_tensor(result.outputs[name]) for name in self.outputs])
 
     def _update(self, arrays: list[Any]) -> None:
         assert self.spec is not None, "given with the model"
-        (y, *weights), predictions, masks = tree_unflatten(arrays, self.spec)
+        (x, y, *weights), predictions, masks = tree_unflatten(arrays, self.spec)
         for number, prediction in enumerate(tree_leaves(predictions)):
             if number in masks:
                 set_keras_mask(prediction, masks[number] > 0)
@@ -66,7 +71,9 @@ class KerasMetrics(HostCall):
             # _compile_loss updates the loss metrics, and multiplies the masks into `weights`, which
             # update_state reads below.
             self.model._compile_loss(y, predictions, *weights)
-        if (compiled := self.model._compile_metrics) is not None:
+        if has_own_metrics(self.model):
+            self.own.update(x, y, predictions, *weights)
+        elif (compiled := self.model._compile_metrics) is not None:
             compiled.update_state(y, predictions, *weights)
 
     def values(self) -> Results:
@@ -86,10 +93,8 @@ class KerasMetrics(HostCall):
         """Return the metrics by name as Keras logs them: numbers, or arrays of several."""
         if not self.taken:
             return {}
-        found: dict[str, Any] = {}
-        for metric in _metrics_of(self.model):
-            value = metric.result()
-            found |= value if isinstance(value, dict) else {metric.name: value}
+        has_own = has_own_metrics(self.model)
+        found = self.own.logs() if has_own else logs_of(_metrics_of(self.model))
         return {name: _logged(value) for name, value in found.items() if name != LOSS}
 
 
@@ -125,6 +130,7 @@ class FitMetrics(KerasMetrics):
         if len(state) != sum(sizes) or state[0] != self._checksum:
             return
         self.taken += 1
+        self.own.returned = None  # which is not in the state
         _, *parts = np.split(state, np.cumsum(sizes)[:-1])
         for variable, part in zip(self._variables, parts, strict=True):
             variable.assign(part.reshape(variable.shape).astype(variable.dtype))
@@ -160,12 +166,16 @@ def _numbers(variable: Any) -> Array:
 
 def has_metrics(model: Any) -> bool:
     """Return whether an evaluation has more values than the loss, once the loss has been called."""
-    return bool(_metrics_of(model))
+    return bool(_metrics_of(model)) or has_own_metrics(model)
 
 
 def _metrics_of(model: Any) -> list[Any]:
-    """Metrics of `compile()`, and of the losses of several outputs."""
+    """Metrics of `compile()`, of the losses of several outputs, and those that the model's class
+    updates itself.
+    """
     compiled = model._compile_metrics
+    if has_own_metrics(model):
+        return [each for each in model.metrics if each is not model._loss_tracker]
     return [*([] if compiled is None else [compiled]), *_losses_of(model)]
 
 
@@ -189,7 +199,7 @@ def _number(name: str, value: Any) -> float:
 
 def warn_of_layer_metrics(model: Any) -> None:
     """Warn of metrics that layers update in their call, which are not computed."""
-    for layer in model._flatten_layers():
+    for layer in model._flatten_layers(include_self=not has_own_metrics(model)):
         for metric in layer._metrics:
             log.warning(
                 f"metric {metric.name} of layer {layer.path or layer.name} is not computed: give "

@@ -32,6 +32,7 @@ from csrun.keras.host_metrics import (
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
+from csrun.keras.own_metrics import has_own_metrics
 from csrun.keras.recorded_dropout import recorded_dropout
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name, tensor_at
@@ -89,6 +90,8 @@ def trace_keras(
     _require_no_draws(recording)
     is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
     is_measured = is_measured and len(step.batch) > 1 and has_metrics(model.keras)
+    if is_measured or fit.takes_metrics or mode is RunMode.EVAL:
+        warn_of_layer_metrics(model.keras)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
     wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []
@@ -114,23 +117,25 @@ def trace_keras(
 
 
 _STEPS = {
-    RunMode.TRAIN: "train_step",
-    RunMode.EVAL: "test_step",
-    RunMode.PREDICT: "predict_step",
+    RunMode.TRAIN: ("train_step", "make_train_function"),
+    RunMode.EVAL: ("test_step", "make_test_function"),
+    RunMode.PREDICT: ("predict_step", "make_predict_function"),
 }
 
 
 def _require_plain_step(model: Any, mode: RunMode) -> None:
     """Raises: UsageError for a model that overrides its step, which csrun does not call"""
-    kind, name = type(model), _STEPS[mode]
-    step = getattr(kind, name)
-    if step.__module__.split(".")[0] == "keras":
-        return
-    code = inspect.unwrap(step).__code__
-    raise UsageError(
-        f"{code.co_filename}:{code.co_firstlineno}: {kind.__name__}.{name} is not called: csrun "
-        "records call(), compute_loss() and the optimizer: move what it computes there"
-    )
+    kind = type(model)
+    for name in _STEPS[mode]:
+        step = getattr(kind, name)
+        if step.__module__.split(".")[0] == "keras":
+            continue
+        code = inspect.unwrap(step).__code__
+        raise UsageError(
+            f"{code.co_filename}:{code.co_firstlineno}: {kind.__name__}.{name} is not called: "
+            "csrun records call(), compute_loss() and the optimizer, and calls compute_metrics(): "
+            "move what it computes there"
+        )
 
 
 def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:
@@ -234,8 +239,12 @@ class _KerasStep:
 
     @property
     def measured(self) -> Any:
-        """Tensors that metrics are computed from: labels and weights, outputs, and their masks."""
-        return self.batch[1:], self.outputs, self.masks
+        """Tensors that metrics are computed from: the batch, outputs, and their masks.
+
+        Features are among them if the model's class computes metrics itself.
+        """
+        first = self.batch[0] if has_own_metrics(self._model.keras) else ()
+        return (first, *self.batch[1:]), self.outputs, self.masks
 
     def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
         """Record the backward pass and the update, whose operators have a separate scope."""
@@ -292,8 +301,6 @@ class _KerasStep:
         prediction are named here.
         """
         metrics = None
-        if is_measured or self._mode is RunMode.EVAL:
-            warn_of_layer_metrics(self._model.keras)
         if is_measured:
             kind = FitMetrics if fit.takes_metrics else KerasMetrics
             metrics = kind.of(self._model, self.measured)

@@ -96,6 +96,14 @@ class OwnEvaluation(keras.Sequential):
         return {}
 
 
+class OwnFunction(keras.Sequential):
+    """A model with a function of its own that makes its steps."""
+
+    def make_train_function(self, force=False):
+        """A function that does nothing."""
+        self.train_function = lambda data: {}
+
+
 def test_a_step_of_the_models_own_class_is_refused_and_not_left_out(tmp_path):
     def estimator(kind, folder):
         build = lambda: compiled(kind([keras.Input((20,)), L.Dense(CLASSES)]))  # noqa: E731
@@ -107,6 +115,8 @@ def test_a_step_of_the_models_own_class_is_refused_and_not_left_out(tmp_path):
     refused = rf"^{HERE}:\d+: OwnTraining.train_step is not called: csrun"
     with pytest.raises(UsageError, match=refused):
         estimator(OwnTraining, "trained").train(input_fn)
+    with pytest.raises(UsageError, match=r"OwnFunction.make_train_function is not called: csrun"):
+        estimator(OwnFunction, "made").train(input_fn)
     evaluated = estimator(OwnEvaluation, "evaluated")
     evaluated.train(input_fn)
     refused = rf"^{HERE}:\d+: OwnEvaluation.test_step is not called: csrun"
