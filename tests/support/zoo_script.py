@@ -220,7 +220,8 @@ class Runner:
             print("compiled:", cbtorch.compile(fabric_config_file=None, validate_only=False))
             return
         if ON_CS:
-            cm.rendezvous("begin")
+            payloads = cm.rendezvous("begin", f"of {cm.get_ordinal()}")  # waits for all tasks
+            assert payloads == [f"of {rank}" for rank in range(cm.num_tasks())]
             mode = modes.TRAIN if self.training else modes.EVAL
             with cbtorch.Session(self.loader, mode):
                 self.steps()
