@@ -31,6 +31,7 @@ MODULES = {
     ),
     "cerebras.framework.torch.utils": "data extract_loss",
     "cerebras.framework.torch.utils.data.dataloader": "DataLoader",
+    "cerebras.pb.common.cerebras_type_pb2": "T_CB16 T_F16",
     "cerebras.pb.stack.autogen_pb2": "AP_DISABLED",
     "cerebras.workflow.python.cs_perf_analyzer": "AssessBottlenecks locate_csperf_log",
 }
