@@ -156,6 +156,38 @@ MODELS = {
             **two_rates(reset=True),
         },
     },
+    "t5": {
+        "input": {
+            **INPUT,
+            "data_processor": "T5DynamicDataProcessor",
+            "src_vocab_file": "vocab.txt",
+            "src_data_dir": "data",
+            "extra_ids": 10,
+            "src_max_sequence_length": 2 * LENGTH,
+            "tgt_max_sequence_length": LENGTH,
+        },
+        "model": {
+            "src_vocab_size": WORDS,
+            "extra_ids": 10,
+            "encoder_num_hidden_layers": 2,
+            "decoder_num_hidden_layers": 2,
+            "dropout_rate": 0.0,
+            "d_kv": 8,
+            "num_heads": 4,
+            "d_ff": 64,
+            "d_model": 32,
+            "position_embedding_type": "relative",
+            "share_embedding_weights": True,
+            "share_encoder_decoder_embedding": True,
+            "encoder_nonlinearity": "gelu",  # a ReLU amplifies the difference in bias correction
+            "decoder_nonlinearity": "gelu",
+            "layer_norm_epsilon": 1e-6,
+            "lm_loss_weight": 0.015,
+            "mixed_precision": False,
+            "enable_vts": True,
+        },
+        "optimizer": {**OPTIMIZER, "correct_bias": True, **two_rates(reset=True)},
+    },
 }
 RUN = {"max_steps": 16, "log_steps": 1, "checkpoint_steps": 8, "eval_steps": 5, "seed": 1}
 SEVERAL = (*WSE, "--total-nodes", "3", "--tasks-per-node", "2", "python-ws")
@@ -206,7 +238,21 @@ def write_translations(folder: Path) -> None:
     (folder / "meta.dat").write_text(f"data/a.txt data/b.txt {SAMPLES}\n")
 
 
-WRITERS = {"gpt2": write_tokens, "bert": write_sentences, "transformer": write_translations}
+def write_text(folder: Path) -> None:
+    """Lines of text."""
+    (folder.parent / "vocab.txt").write_text("\n".join(VOCABULARY))
+    words = random.Random(1)
+    lines = (words.choices(VOCABULARY[4:], k=words.randint(20, 60)) for _ in range(3 * SAMPLES))
+    (folder / "a.txt").write_text("\n".join(map(" ".join, lines)))
+    (folder / "meta.dat").write_text(f"a.txt {3 * SAMPLES}\n")
+
+
+WRITERS = {
+    "gpt2": write_tokens,
+    "bert": write_sentences,
+    "transformer": write_translations,
+    "t5": write_text,
+}
 
 
 def zoo_of(name: str, folder: Path) -> Zoo:
