@@ -102,7 +102,51 @@ def changing_branches(x):
     return (first + second) / 4
 
 
+def error_functions(x):
+    """The exact gelu is by erfc."""
+    rows = x * weight("scale", [CHANNELS])
+    return (tf.nn.gelu(rows) + tf.math.erf(rows) + 3 * tf.math.erfc(rows / 2)) / 4
+
+
+def rearranged(x):
+    rows = x * weight("scale", [1, SIDE, SIDE, CHANNELS])
+    rows = tf.roll(tf.reverse(rows, [1, -1]), [2, -1], [1, 2])
+    padded = tf.pad(rows, [[0, 0], [2, 1], [0, 0], [0, 0]], "REFLECT")
+    padded = tf.pad(padded, [[0, 0], [0, 0], [1, 1], [0, 0]], "SYMMETRIC")
+    bands = tf.linalg.band_part(tf.reduce_mean(padded, 3), 2, -1)
+    return bands + tf.linalg.band_part(tf.reduce_mean(padded, 3), -1, 0)
+
+
+def blocks_of_pixels(x):
+    rows = (x * weight("scale", [1, SIDE, SIDE, CHANNELS]))[:, :6, :6]
+    deep = tf.nn.space_to_depth(rows, 3)
+    return tf.nn.depth_to_space(tf.tanh(deep * weight("deep", [9 * CHANNELS])), 2)
+
+
+def running_sums(x):
+    """Of floats along two axes, and of how many are positive."""
+    rows = x * weight("scale", [CHANNELS])
+    counts = tf.cumsum(tf.cast(x > 0, tf.int32), 3, exclusive=True)
+    sums = tf.cumsum(rows, 1, reverse=True) / SIDE + tf.cumsum(rows, -1)
+    return sums / (1.0 + tf.cast(counts, tf.float32))
+
+
+def shifted_logarithms(x):
+    """Of sums, and of numbers that may be infinite or NaN."""
+    rows = x * weight("scale", [CHANNELS])
+    wide = tf.math.log(tf.stop_gradient(tf.nn.relu(x)))
+    wide = tf.where(tf.math.is_inf(wide), 0.1, wide)
+    found = tf.where(tf.math.is_finite(wide), rows, rows * 2.0)
+    found = tf.where(tf.math.is_nan(tf.math.log(x)), found, found / 2.0)
+    return found - tf.reduce_logsumexp(rows, [1, 2], keepdims=True) + tf.reduce_logsumexp(rows)
+
+
 MODELS = {
+    "error_functions": error_functions,
+    "rearranged": rearranged,
+    "blocks_of_pixels": blocks_of_pixels,
+    "running_sums": running_sums,
+    "shifted_logarithms": shifted_logarithms,
     "conv_valid": convolved("VALID"),
     "conv_same": convolved("SAME"),
     "conv_same_strided": convolved("SAME", strides=[2, 3]),

@@ -10,6 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.math_functions import normal_cdf
+from csrun.cirh.ops.arithmetic import AddOp, ExpOp, MulOp, SubOp
 from csrun.cirh.ops.base import (
     BackwardOp,
     ElementwiseOp,
@@ -89,6 +90,20 @@ class GeluCdfOp(UnaryOp):
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         require_approximation(properties)
         return super().infer(types, properties)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """g exp(-x x / 2) / sqrt(2 pi), or g y (1 - y) 2 slope of the inner part, if by tanh."""
+        square = back.emit(MulOp, self.x, self.x)
+        if self.approximate.data == "none":
+            exponent = back.emit(MulOp, square, back.full(-0.5, square))
+            slope = back.emit(ExpOp, exponent)
+            factor = back.full(1 / math.sqrt(2 * math.pi), square)
+        else:
+            cubic = back.emit(MulOp, square, back.full(6 * INNER * CUBE, square))
+            slope = back.emit(AddOp, cubic, back.full(2 * INNER, square))
+            rest = back.emit(SubOp, back.full(1.0, square), self.out)
+            factor = back.emit(MulOp, self.out, rest)
+        return [back.emit(MulOp, back.grad, back.emit(MulOp, slope, factor))]
 
     @staticmethod
     def formula(x: Any, approximate: str) -> Any:

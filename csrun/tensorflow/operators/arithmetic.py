@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial, reduce
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from csrun import nn
 from csrun.cirh.ops import arithmetic as cirh_arithmetic
 from csrun.cirh.ops import comparison, powers, rounding, trigonometry
 from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.gelu import GeluCdfOp
 from csrun.cirh.ops.shape import ViewOp
 from csrun.nn import Tensor
 from csrun.tensorflow.errors import UnsupportedOperator
@@ -129,10 +131,36 @@ def clip_by_value(e: GraphEmission, op: Any, x: Value, low: Value, high: Value) 
     return e.emit(comparison.MinimumOp, e.emit(comparison.MaximumOp, x, low), high)
 
 
+def erf(e: GraphEmission, op: Any, x: Value) -> Value:
+    """2 P(N(0, 1) < sqrt(2) x) - 1."""
+    return _normal_cdf(e, e.tensor(x) * sqrt(2)) * 2.0 - 1.0
+
+
+def erfc(e: GraphEmission, op: Any, x: Value) -> Value:
+    return _normal_cdf(e, e.tensor(x) * -sqrt(2)) * 2.0
+
+
+def _normal_cdf(e: GraphEmission, x: Tensor) -> Tensor:
+    return e.emit(GeluCdfOp, x, approximate="none")
+
+
+def is_finite(e: GraphEmission, op: Any, x: Value) -> Value:
+    return nn.abs(e.tensor(x)) < inf
+
+
+def is_inf(e: GraphEmission, op: Any, x: Value) -> Value:
+    return nn.abs(e.tensor(x)) == inf
+
+
+def is_nan(e: GraphEmission, op: Any, x: Value) -> Value:
+    return logical_not(e, op, nn.abs(e.tensor(x)) <= inf)
+
+
 def stop_gradient(e: GraphEmission, op: Any, x: Value) -> Value:
     """Accepted for values that no weight is trained through, or whose gradient is zero.
 
-    tf.nn.moments stops the gradient of a mean within the variance, where it is zero.
+    tf.nn.moments stops the gradient of a mean within the variance, where it is zero;
+    tf.reduce_logsumexp that of the maximum, which it subtracts before and adds after the sum.
     """
     users = {user.type for user in op.outputs[0].consumers()} - {"Shape"}
     source = op.inputs[0].op.type
@@ -141,10 +169,30 @@ def stop_gradient(e: GraphEmission, op: Any, x: Value) -> Value:
         return value
     if source == "Mean" and users == {"SquaredDifference"}:
         return value
+    if _is_shift_of_logsumexp(op):
+        return value
     raise UnsupportedOperator(
         "tf.stop_gradient of a value that weights are trained through: leave it out, or leave its "
         "weights out of the optimizer's var_list"
     )
+
+
+def _is_shift_of_logsumexp(op: Any) -> bool:
+    """True for m in log(sum(exp(x - m))) + m."""
+    pending, ends = [op.outputs[0]], set[str]()
+    while pending:
+        tensor = pending.pop()
+        for user in tensor.consumers():
+            if user.type == "Reshape" and user.inputs[0] is tensor:
+                pending.append(user.outputs[0])
+            elif user.type == "Sub" and user.inputs[1] is tensor:
+                ends |= {each.type for each in user.outputs[0].consumers()}
+            elif user.type in ("Add", "AddV2"):
+                (other,) = (t.op for t in user.inputs if t is not tensor)
+                ends.add(other.type)
+            elif user.type != "Shape":
+                return False
+    return ends == {"Exp", "Log"}
 
 
 def depends_on_weights(value: Tensor) -> bool:
@@ -168,6 +216,11 @@ EMITTERS: dict[str, Emitter] = {
     "SquaredDifference": squared_difference,
     "DivNoNan": div_no_nan,
     "AddN": add_n,
+    "Erf": erf,
+    "Erfc": erfc,
+    "IsFinite": is_finite,
+    "IsInf": is_inf,
+    "IsNan": is_nan,
     "LogicalNot": logical_not,
     "LogicalAnd": logical_and,
     "LogicalOr": logical_or,

@@ -240,6 +240,7 @@ FORWARD: Sequence[Case] = (
         X,
         approximate="tanh",
     ),
+    *(case(gelu.GeluCdfOp, cdf, X, approximate=form) for form, (cdf, _) in GELU.items()),
     case(
         activation.EluOp,
         lambda torch, x: torch.ops.aten.elu(x, 0.7, 1.1),
@@ -416,12 +417,8 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         approximate="tanh",
     ),
     *(
-        case(op, peer, *operands, approximate=form)
-        for form, (cdf, of_x) in GELU.items()
-        for op, peer, operands in (
-            (gelu.GeluCdfOp, cdf, (X,)),
-            (gelu.GeluSlopeOp, _slope_of_gelu(form), (X, of_x, X * of_x)),
-        )
+        case(gelu.GeluSlopeOp, _slope_of_gelu(form), X, of_x, X * of_x, approximate=form)
+        for form, (_, of_x) in GELU.items()
     ),
     case(
         activation.EluBackwardOp,

@@ -1,0 +1,94 @@
+"""Reversal, rotation, mirrored padding, blocks of images, bands of matrices and running sums."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from csrun import nn
+from csrun.cirh.types import is_float, type_of
+from csrun.nn import Tensor
+from csrun.tensorflow.errors import UnsupportedOperator
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
+
+
+def reverse(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
+    value = e.tensor(x)
+    for axis in e.integers(axes, "the axes"):
+        value = _selected(e, value, axis, np.arange(value.shape[axis])[::-1])
+    return value
+
+
+def roll(e: GraphEmission, op: Any, x: Value, shifts: Value, axes: Value) -> Value:
+    value = e.tensor(x)
+    pairs = zip(e.integers(shifts, "the shift"), e.integers(axes, "the axis"), strict=True)
+    for shift, axis in pairs:
+        value = _selected(e, value, axis, np.roll(np.arange(value.shape[axis]), shift))
+    return value
+
+
+def mirror_pad(e: GraphEmission, op: Any, x: Value, paddings: Value) -> Value:
+    """Return x with its own values, mirrored, before and after each axis."""
+    value, mode = e.tensor(x), op.get_attr("mode").decode().lower()
+    for axis, widths in enumerate(e.constant(paddings, "the paddings").tolist()):
+        if any(widths):
+            places = np.pad(np.arange(value.shape[axis]), widths, mode=mode)
+            value = _selected(e, value, axis, places)
+    return value
+
+
+def _selected(e: GraphEmission, x: Tensor, axis: int, places: Any) -> Tensor:
+    return nn.index_select(x, e.tensor(places.astype(np.int64)), axis % len(x.shape))
+
+
+def band_part(e: GraphEmission, op: Any, x: Value, lower: Value, upper: Value) -> Value:
+    """Return x with zeros beyond these numbers of diagonals; a negative number keeps all."""
+    value = e.tensor(x)
+    (below,), (above,) = e.integers(lower, "num_lower"), e.integers(upper, "num_upper")
+    rows, columns = np.indices(value.shape[-2:])
+    kept = (below < 0) | (rows - columns <= below)
+    kept &= (above < 0) | (columns - rows <= above)
+    return nn.where(e.tensor(kept), value, e.tensor(np.zeros((), value.dtype)))
+
+
+def cumulative_sum(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
+    """Running sums along an axis: a product with a triangle of ones."""
+    value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
+    rank, kind = len(value.shape), value.dtype
+    count = value.shape[dim]
+    ones = np.tri(count, k=-1 if op.get_attr("exclusive") else 0, dtype=np.float32)
+    ones = ones if op.get_attr("reverse") else ones.T  # of terms and sums
+    places = [n for n in range(rank) if n != dim % rank] + [dim % rank]
+    rows = nn.transpose(value if is_float(type_of(value.value)) else value.as_floats(), places)
+    sums = nn.matmul(rows, e.tensor(ones))
+    return nn.transpose(sums, np.argsort(places).tolist()).astype(kind)
+
+
+def blocks(to_depth: bool, e: GraphEmission, op: Any, x: Value) -> Value:
+    """Move blocks of pixels to channels, or channels to blocks of pixels.
+
+    Shapes: [B, H, W, C] -> [B, H / size, W / size, C size size], or back
+    """
+    if op.get_attr("data_format") != b"NHWC":
+        raise UnsupportedOperator("data_format must be NHWC: transpose the images")
+    value, size = e.tensor(x), op.get_attr("block_size")
+    batch, high, wide, channels = value.shape
+    if to_depth:
+        high, wide, out = high // size, wide // size, channels * size * size
+        split, end = (batch, high, size, wide, size, channels), (batch, high, wide, out)
+    else:
+        out = channels // (size * size)
+        split = (batch, high, wide, size, size, out)
+        end = (batch, high * size, wide * size, out)
+    return nn.reshape(nn.transpose(nn.reshape(value, split), (0, 1, 3, 2, 4, 5)), end)
+
+
+EMITTERS: dict[str, Emitter] = {
+    "ReverseV2": reverse,
+    "Roll": roll,
+    "MirrorPad": mirror_pad,
+    "MatrixBandPart": band_part,
+    "Cumsum": cumulative_sum,
+    "SpaceToDepth": partial(blocks, True),
+    "DepthToSpace": partial(blocks, False),
+}
