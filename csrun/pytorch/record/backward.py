@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
@@ -28,7 +28,7 @@ def backward_as_method() -> Iterator[None]:
         if _is_followed(one):
             one.backward(grad_tensors, *args, **kwargs)
         else:
-            original(tensors, grad_tensors, *args, **kwargs)
+            call_for_user(original, (tensors, grad_tensors, *args), kwargs)
 
     torch.autograd.backward = backward
     try:

@@ -109,6 +109,10 @@ def is_refused_by_pytorch(script, x, y):
     f.cross_entropy(script.model(x), y.tolist()).backward()
 
 
+def writes_what_the_gradient_needs(script, x, y):
+    (out := script.model(x).exp()).square().add(out.add_(1)).sum().backward()
+
+
 def has_an_error_of_its_own(script, x, y):
     raise KeyError("of the user's")
 
@@ -117,6 +121,7 @@ ERRORS = {
     does_not_fit: (Network.forward, r"layer 0.inner: PyTorch raises RuntimeError: .*8, 12"),
     does_not_fit_outside: (None, "PyTorch raises RuntimeError: .*must match the existing size"),
     is_refused_by_pytorch: (None, r"PyTorch raises TypeError: cross_entropy_loss\(\).*be Tensor"),
+    writes_what_the_gradient_needs: (None, r"PyTorch raises RuntimeError: .*an inplace operation"),
 }
 
 
