@@ -97,6 +97,13 @@ def edited_too_late() -> UsageError:
     )
 
 
+def hooked_too_late(cause: str) -> UsageError:
+    """Return the error for hooks of gradients in a step that has already run without them."""
+    return UsageError(
+        f"{cause}, and the step has run, since a value of it was read: read values after backward()"
+    )
+
+
 def require_optimizer(optimization: Optimization | None) -> None:
     """Raises: UsageError for backward() in a Session that evaluates"""
     if optimization is None:

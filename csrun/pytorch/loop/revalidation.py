@@ -36,9 +36,8 @@ SETS_EVERY = 8  # steps between two revalidations, if the loop sets something in
 class Revalidations:
     """Schedule of revalidations.
 
-    It selects the first step of a variant after each checkpoint, after the loop has changed hooks
-    of parameters, and after it has set something in a module; if that happens in each step, one in
-    `SETS_EVERY`.
+    It selects the first step of a variant after each checkpoint, and after the loop has set
+    something in a module; if that happens in each step, one in `SETS_EVERY`.
     """
 
     def __init__(self, model: torch.nn.Module, run: ScriptRun, sets: ModuleSets) -> None:
@@ -46,7 +45,7 @@ class Revalidations:
         self._every = run.run.config.save_checkpoints_steps
         self._at: dict[LoopShape, int] = {}  # the same for all edits of a variant
         self._set: dict[LoopShape, int] = {}  # count of sets when its forward has run
-        self._hooks: dict[LoopShape, int] = {}  # count of changed hooks of parameters then
+        self._hooks: dict[LoopShape, int] = {}  # count of changed hooks of gradients then
         self._steps: dict[LoopShape, int] = {}  # since then
         self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards at that time
 
@@ -71,6 +70,10 @@ class Revalidations:
         where = f"{self._replay.done + 1}, {where}"
         numbers = batch() if batch is not None and variant.shape.host.has_results else None
         return Revalidation(self._model, variant, where, self._note_unchanged, numbers)
+
+    def has_other_hooks(self, variant: StepVariant) -> bool:
+        """True if hooks of gradients have changed since forward's Python ran for a variant."""
+        return self._hooks[variant.shape] != self._sets.hooks
 
     def forget(self, variant: StepVariant) -> None:
         """Forget a variant that has run on tokens for the last time."""
@@ -108,8 +111,6 @@ class Revalidations:
 
     def _is_set(self, shape: LoopShape) -> bool:
         self._steps[shape] += 1
-        if self._hooks[shape] != self._sets.hooks:
-            return True
         return self._set[shape] != self._sets.count and self._steps[shape] >= SETS_EVERY
 
 

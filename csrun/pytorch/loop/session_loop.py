@@ -281,6 +281,12 @@ class SessionLoop(LoopSteps):
         if step.status.has_gradients or step.status.is_over:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.variant is not None, "it has the loss"
+        if self._revalidations.has_other_hooks(step.variant):
+            cause = f"{user_line()}: hooks of gradients have changed"
+            if (recorded := self._record_after_all(cause)) is None:
+                raise call_order.hooked_too_late(cause)
+            recorded.backward(token)
+            return
         self._begin_lazy_gradients(step, step.variant)
 
     def _begin_lazy_gradients(self, step: LoopStep, variant: StepVariant) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -26,6 +27,7 @@ WATCHING = frozenset(
 _LEAF = torch._C._functions.AccumulateGrad
 
 AutogradGraph = tuple[Any, ...]
+_node_hooks: list[ref[Any]] = []  # tables of hooks of nodes that a loop has registered
 
 
 def graph_of(loss: torch.Tensor, start: int, parameters: Mapping[int, str]) -> AutogradGraph | None:
@@ -70,8 +72,22 @@ def _is_of_composite(node: Any) -> bool:
     return bool(getattr(type(node)._forward_cls, "is_composite", False))
 
 
+def note_node_hooks(hooks: Any) -> None:
+    """Note a table of hooks of an autograd node, such as that of a parameter's gradient."""
+    _node_hooks[:] = [each for each in _node_hooks if each() is not None]
+    if not is_of_node(hooks):
+        _node_hooks.append(ref(hooks))
+
+
+def is_of_node(hooks: Any) -> bool:
+    """Return whether a table of hooks was noted as an autograd node's."""
+    return any(each() is hooks for each in _node_hooks)
+
+
 def have_hooks(parameters: Iterable[torch.Tensor]) -> bool:
-    """Return whether a parameter has a hook that a backward pass calls."""
+    """Return whether a parameter, or a node of a loop, has a hook that a backward pass calls."""
+    if any(each() for each in _node_hooks):
+        return True
     return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
 
 

@@ -10,10 +10,12 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.autograd.function import _HookMixin
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.autograd_graph import is_of_node, note_node_hooks
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 #: Methods of Parameters that set attributes: by assignment, by `del`, and PyTorch's own.
@@ -66,7 +68,8 @@ class ModuleSets:
     train() and eval(), which are compared elsewhere.
 
     last: name of the latest change.
-    hooks: count of changes of the parameters' hooks, which change gradients.
+    hooks: count of changes of hooks of parameters and autograd nodes, which change gradients and
+        are not counted otherwise.
     seen, seen_hooks: the counts when forward last ran.
     """
 
@@ -100,6 +103,7 @@ class ModuleSets:
     @contextmanager
     def _counted_hooks(self) -> Iterator[None]:
         add, remove = RemovableHandle.__init__, RemovableHandle.remove
+        register = _HookMixin._register_hook
 
         @wraps(add)
         def added(handle: RemovableHandle, hooks: Any, **options: Any) -> None:
@@ -111,19 +115,28 @@ class ModuleSets:
             self._count_hook(handle.hooks_dict_ref())
             remove(handle)
 
+        def registered(hooks: Any, hook: Any) -> Any:
+            found, handle = register(hooks, hook)
+            if not self._is_forward:
+                note_node_hooks(found)
+                self.hooks += 1
+            return found, handle
+
         RemovableHandle.__init__, RemovableHandle.remove = added, removed
+        _HookMixin._register_hook = staticmethod(registered)
         try:
             yield
         finally:
             RemovableHandle.__init__, RemovableHandle.remove = add, remove
+            _HookMixin._register_hook = staticmethod(register)
 
     def _count_hook(self, hooks: Any) -> None:
         if self._is_forward or hooks is None or any(hooks is of_all for of_all in _OF_ALL_MODULES):
             return
-        is_of_parameter = _has_hooks(self._model.parameters(), hooks)
-        if is_of_parameter or _has_hooks(self._model.modules(), hooks):
+        if is_of_node(hooks) or _has_hooks(self._model.parameters(), hooks):
+            self.hooks += 1
+        elif _has_hooks(self._model.modules(), hooks):
             self.count, self.last = self.count + 1, "a hook"
-            self.hooks += is_of_parameter
 
     def of_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the model's forward, wrapped so that its own changes are not counted."""

@@ -202,27 +202,60 @@ def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
     assert ours == 3 + 1 + (30 - 4) // SETS_EVERY + 1  # at the block's end
 
 
-HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
+def halves_node(weight):
+    """The node is kept, without which PyTorch forgets its hooks."""
+    node = torch.autograd.graph.get_gradient_edge(weight).node
+    return node.register_prehook(lambda gradients: (gradients[0] * 0.5,)), node
 
 
-@pytest.mark.parametrize("register", HOOKS)
-def test_a_hook_of_a_parameter_is_seen_in_the_next_step(tmp_path, register):
-    """Also soon after another attribute was set."""
-    kit = Kit(Scaling())
+def halve(parameter):
+    parameter.grad.mul_(0.5)
 
-    def halves(value):
-        gradient = value if value.grad is None else value.grad
-        gradient.mul_(0.5)
 
-    def before(step):
-        if step == 4:
-            kit.model[0].unused = [1]
-        elif step == 6:
-            getattr(kit.model[0].inner.weight, register)(halves)
+HOOKS = {
+    "hook": lambda w: [w.register_hook(lambda gradient: gradient * 0.5)],
+    "accumulated": lambda w: [w.register_post_accumulate_grad_hook(halve)],
+    "node": halves_node,
+}
 
-    said = r"in step 6, after the loop has set a hook: a loop must compute the same in each step"
+
+@pytest.mark.parametrize(
+    ("register", "at", "fast"),
+    [
+        *((register, {5}, True) for register in HOOKS),
+        ("hook", {3, 4}, True),
+        ("node", {3, 4}, True),
+        ("node", {5}, False),
+    ],
+)
+def test_a_hook_of_a_gradient_is_called_from_its_step_on(tmp_path, register, at, fast):
+    """Set between forward and backward, also of a block's last step, and removed there."""
+
+    def loop(kit):
+        losses, handles = [], []
+        for step, (x, y) in enumerate(kit.train):
+            loss = kit.criterion(kit.model(x), y)
+            if handles and step in at:
+                handles.pop().remove()
+            elif step in at:
+                handle, *kit.kept = HOOKS[register](kit.model[0].weight)
+                handles.append(handle)
+            losses.append(kit.update(loss))
+        return losses
+
+    beside(loop, tmp_path, settings={"fast": fast})
+
+
+def test_a_hook_in_a_step_that_has_run_is_refused(tmp_path):
+    kit = Kit()
+    said = r"hooks of gradients have changed, and the step has run"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        both(kit, before, passes=1)
+        for step, (x, y) in enumerate(kit.train):
+            loss = kit.criterion(kit.model(x), y)
+            if step == 4:
+                loss.item()
+                kit.model[0].weight.register_hook(lambda gradient: gradient * 0.5)
+            kit.update(loss)
 
 
 def test_a_frozen_layers_gradient_of_zeros_is_that_of_step_1(tmp_path):
