@@ -19,38 +19,58 @@ from csrun.pytorch.errors import user_line
 
 _Theirs = torch.amp.GradScaler
 _load = _Theirs.load_state_dict
-_ours: WeakKeyDictionary[Any, GradScaler] = WeakKeyDictionary()
 _FACTORS = {"growth_factor": FACTOR, "backoff_factor": 1 / FACTOR}
 
 
 class _TorchScaler(GradScaler):
-    """Scaler with the constants of torch.amp."""
+    """Scaler with the constants of torch.amp.
+
+    given: numbers of PyTorch's scaler, as csrun has read or set them.
+    """
 
     dialect: Dialect = "torch.amp"
+    given: tuple[Any, ...] = ()
+
+
+_ours: WeakKeyDictionary[Any, _TorchScaler] = WeakKeyDictionary()
 
 
 def _of(theirs: Any) -> GradScaler | None:
     """Return csrun's scaler for one of PyTorch's; None for a disabled one.
 
-    Raises: UsageError for unsupported factors
+    Raises: UsageError for unsupported factors, and for numbers that are set after the first step
     """
     if not theirs._enabled:
         return None
-    if theirs not in _ours:
+    known = _ours.get(theirs)
+    if known is None or known.given != _numbers_of(theirs):
+        if known is not None and known.is_applied:
+            raise UsageError(
+                f"{user_line()}: the scale or an option of a GradScaler was set after the first "
+                "step, and the run continues with its own: set it before the first Session"
+            )
         _ours[theirs] = _made(theirs)
     return _ours[theirs]
 
 
-def _made(theirs: Any) -> GradScaler:
+def _numbers_of(theirs: Any) -> tuple[Any, ...]:
+    """Return the scale, its counter and the options."""
+    is_used = theirs._scale is not None
+    scale = theirs._scale.item() if is_used else theirs._init_scale
+    steps = theirs._growth_tracker.item() if is_used else theirs._init_growth_tracker
+    options = theirs._growth_factor, theirs._backoff_factor, theirs._growth_interval
+    return scale, steps, *options
+
+
+def _made(theirs: Any) -> _TorchScaler:
     given = {name: getattr(theirs, f"_{name}") for name in _FACTORS}
     if odd := [name for name, factor in _FACTORS.items() if given[name] != factor]:
         raise UsageError(
             f"{user_line()}: GradScaler: {odd[0]} must be {_FACTORS[odd[0]]}, got {given[odd[0]]}"
         )
     made = _TorchScaler("dynamic", theirs._init_scale, theirs._growth_interval)
-    used = theirs._scale is not None
-    scale = theirs._scale.item() if used else theirs._init_scale
-    steps = theirs._growth_tracker.item() if used else theirs._init_growth_tracker
+    made.given = _numbers_of(theirs)
+    scale, steps, *_ = made.given
     return made.begin_at(ScaleState(scale, steps))
 
 
@@ -65,7 +85,6 @@ def _load_state_dict(ours: GradScaler, theirs: Any, state: dict[str, Any]) -> No
     """Load the scale, its counter and the interval, with PyTorch's checks."""
     ours.require_unapplied()
     _load(theirs, state)
-    del _ours[theirs]  # made again from what was loaded
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -108,8 +127,9 @@ def _replaced(name: str, method: Callable[..., Any]) -> Any:
     return called
 
 
-def _give_back(theirs: Any, ours: GradScaler) -> None:
+def _give_back(theirs: Any, ours: _TorchScaler) -> None:
     if ours.is_applied:
         state = ours.state
         theirs._init_scale, theirs._init_growth_tracker = state.scale, int(state.steps)
         theirs._scale = theirs._growth_tracker = None
+        ours.given = _numbers_of(theirs)

@@ -94,6 +94,26 @@ def test_a_script_saves_and_loads_pytorchs_scaler(tmp_path, device, is_in_block)
     assert second.scaler.state_dict()["growth_interval"] == 3
 
 
+def test_a_state_loaded_between_sessions_must_be_the_runs(tmp_path):
+    script = Script(torch.amp.GradScaler("cpu", init_scale=64.0))
+    script.train(tmp_path, epochs=1)
+    loader = cbtorch.dataloader(script.loader)
+
+    def train_again():
+        with cbtorch.Session(script.model, script.optimizer, mode="train"):
+            for x, y in loader:
+                script.optimizer.zero_grad()
+                script.later_step(x, y)
+
+    saved = script.scaler.state_dict()
+    script.scaler.load_state_dict(saved)
+    train_again()
+    assert script.scaler.state_dict()["_growth_tracker"] == 2 * STEPS
+    script.scaler.load_state_dict({**saved, "scale": 32.0})
+    with pytest.raises(UsageError, match=r"scaled_loops.py:\d+: the scale or an option of a Grad"):
+        train_again()
+
+
 def test_the_state_of_a_disabled_scaler_is_refused(tmp_path):
     script = Script(torch.amp.GradScaler("cpu"))
     with pytest.raises(RuntimeError, match="saved from a disabled instance"):
