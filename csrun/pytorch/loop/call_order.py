@@ -55,10 +55,15 @@ def step_of(step: LoopStep | None) -> LoopStep:
 
     Raises: UsageError if there is none
     """
-    if step is None or step.status.is_over:
+    if step is None:
         raise UsageError(
-            f"{user_line()}: optimizer.step() must be called once for each batch, "
-            f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
+            f"{user_line()}: optimizer.step() is called in a step that has neither taken a batch "
+            "of a cbtorch.dataloader nor called the model: give the DataLoader to "
+            "cbtorch.dataloader, or have the loop call the model itself, not its methods or layers"
+        )
+    if step.status.is_over:
+        raise UsageError(
+            f"{user_line()}: optimizer.step() must be called once for each batch, got a second one"
         )
     if not step.status.has_gradients:
         raise UsageError(f"{user_line()}: optimizer.step() needs a loss.backward() before it")

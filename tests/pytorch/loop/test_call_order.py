@@ -155,3 +155,10 @@ def test_a_failure_that_the_loop_catches_is_raised_again(tmp_path):
         each(kit, step)
     assert list(caught) == [4, 5, 6]
     assert len(set(caught.values())) == 1
+
+
+def test_a_step_that_only_calls_layers_of_the_model_is_refused_without_a_loader(tmp_path):
+    kit = Kit()
+    said = r"neither taken a batch .* nor called the model: .*, not its methods or layers"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.update(kit.model[0](torch.ones(2, 6, dtype=torch.float64)).sum())
