@@ -1,4 +1,4 @@
-"""Flips, cumulative sums, interpolation and adaptive pooling, by constant indices or matrices."""
+"""Flips, interpolation and adaptive pooling, by constant indices or matrices."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.indexing import IndexSelectBackwardOp, IndexSelectOp
 from csrun.cirh.ops.products import MmOp
 from csrun.pytorch.operators.base import (
@@ -15,17 +14,13 @@ from csrun.pytorch.operators.base import (
     Emitter,
     axis,
     dtype,
-    floats,
     packed,
     rank,
     shape,
     unsupported,
 )
-from csrun.pytorch.operators.scans import scan
 
 Floats = npt.NDArray[Any]
-
-MOST_SUMMED = 2048  # along an axis: the size of the matrix of a cumulative sum
 
 
 def flip(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
@@ -33,18 +28,6 @@ def flip(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
         indices = np.arange(shape(x)[dim])[::-1].copy()
         x = e.emit(IndexSelectOp, x, e.constant(indices), dim=dim)
     return x
-
-
-def cumulative_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
-    """Cumulative sum as a product with a triangle of ones; of integers, by a scan."""
-    x, dim = e.cast(x, e.dtype), axis(dim, x) if rank(x) else 0
-    size = shape(x)[dim] if rank(x) else 1
-    if not floats(x) and rank(x):
-        return scan(e, x, dim, lambda a, b: e.emit(AddOp, a, b), 0)
-    if size > MOST_SUMMED:
-        rule = f"cumsum takes at most {MOST_SUMMED} floats along an axis"
-        raise unsupported(rule, size, "add up the sums of parts")
-    return _along(e, x, dim, np.tril(np.ones((size, size)))) if rank(x) else x
 
 
 def _along(e: Emission, x: SSAValue, dim: int, matrix: Floats) -> SSAValue:
@@ -292,7 +275,6 @@ def _resized_axes(sizes: Any, scales: Any) -> list[tuple[int, int, float | None]
 
 EMITTERS: dict[str, Emitter] = {
     "aten.flip.default": flip,
-    "aten.cumsum.default": cumulative_sum,
     **{
         f"aten.{prefix}nearest{suffix}{axes}d{back}.default": partial(emitter, is_exact)
         for prefix, suffix, is_exact in (("upsample_", "", False), ("_upsample_", "_exact", True))

@@ -1,4 +1,4 @@
-"""Products, cumulative products and log-sum-exps, and distances, composed of other operators."""
+"""Cumulative sums, products and log-sum-exps, and distances, composed of other operators."""
 
 from collections.abc import Callable
 from math import inf, prod
@@ -6,7 +6,8 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops.arithmetic import DivOp, MulOp, SubOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, SubOp
+from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.comparison import EqOp, WhereOp
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.powers import AbsOp, PowOp, SignOp
@@ -60,11 +61,19 @@ def product_along(e: Emission, x: SSAValue, dim: int) -> SSAValue:
     return x
 
 
-def cumulative_product(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
-    x = e.cast(x, e.dtype)
-    if not rank(x):
-        return x
-    return scan(e, x, axis(dim, x), lambda a, b: e.emit(MulOp, a, b), 1)
+def cumulative(kind: type[CirhOp], neutral: float) -> Emitter:
+    """Return the emitter of a cumulative sum or product.
+
+    Rounding errors grow with the logarithm of an element's place, as values are added in pairs.
+    """
+
+    def emit(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
+        x = e.cast(x, e.dtype)
+        if not rank(x):
+            return x
+        return scan(e, x, axis(dim, x), lambda a, b: e.emit(kind, a, b), neutral)
+
+    return emit
 
 
 def cumulative_logsumexp(e: Emission, x: SSAValue, dim: int) -> SSAValue:
@@ -113,7 +122,8 @@ def distances_backward(
 EMITTERS: dict[str, Emitter] = {
     "aten.prod.default": product,
     "aten.prod.dim_int": product,
-    "aten.cumprod.default": cumulative_product,
+    "aten.cumsum.default": cumulative(AddOp, 0),
+    "aten.cumprod.default": cumulative(MulOp, 1),
     "aten.logcumsumexp.default": cumulative_logsumexp,
     "aten._cdist_forward.default": distances,
     "aten._euclidean_dist.default": lambda e, x, y: distances(e, x, y, 2),

@@ -49,12 +49,19 @@ def test_rows_are_pytorchs(tmp_path):
     check_exact(EXACT, tmp_path)
 
 
+def with_infinity(x):
+    """The same values, and infinity after the third."""
+    return torch.where(torch.arange(x.shape[1]) == 3, torch.inf, x)
+
+
 def integers(x):
     return (3 * x.detach()).long()
 
 
 NEAR = {
     "normalize": row(lambda x: f.normalize(x), 5),
+    "cumsum_of_many": row(lambda x: x.cumsum(1)[:, ::500] * x[:, ::500], 2049),
+    "cumsum_to_infinity": row(lambda x: x * with_infinity(x).cumsum(1)[:, :3].sum(), 5),
     "logsumexp": row(lambda x: x.logsumexp(1) + x.softmax(1).log().sum(1), 4),
     "largest": row(lambda x: x * x.max() + x.min(), 5),
     "largest_equals": row(lambda x: x * x.clamp(-0.1, 0.1).max() + x.clamp(-0.1, 0.1).min(), 5),
