@@ -45,9 +45,6 @@ IN_FORWARD = {
     "`nn.Embedding(sparse=True)`": nn.Embedding(6, 40, sparse=True),
     "`nn.EmbeddingBag` with offsets": lambda x: x * bags(x).sum(),
     "Bessel functions, as `torch.i0`": lambda x: torch.i0(x),
-    "an `InstanceNorm` with running statistics": lambda x: nn.InstanceNorm1d(
-        6, track_running_stats=True
-    )(x[None])[0],
     "`geqrf`, `linalg.eig` and others without an emitter": lambda x: (
         x * torch.geqrf(x.detach())[0].sum()
     ),

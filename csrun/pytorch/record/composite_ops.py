@@ -176,15 +176,17 @@ def record_instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """Record a group norm with a group per channel; with running statistics in eval(), a batch
-    norm.
+    """Record a group norm with a group per channel, and the updates of running statistics; with
+    these in eval(), a batch norm.
     """
     if not use_input_stats:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None:
-        raise recorder.refusal(
-            "an instance norm with track_running_stats cannot be trained: leave the option out"
-        )
+        _require_owned(recorder, running_mean)
+        with torch.no_grad():
+            var, mean = torch.var_mean(input, tuple(range(2, input.dim())))
+            for buffer, each in ((running_mean, mean), (running_var, var)):
+                buffer.copy_(buffer * (1 - momentum) + each.mean(0) * momentum)
     return functional.group_norm(input, input.shape[1], weight, bias, eps)
 
 
@@ -202,11 +204,8 @@ def record_batch_norm(
     """Record a batch norm; left to PyTorch in eval(), which uses the running statistics."""
     if not training:
         return NotImplemented
-    if running_mean is not None and not recorder.is_owned(running_mean):
-        raise recorder.refusal(
-            "a batch norm outside the model is in training mode and would update its "
-            "statistics: call eval() on its module"
-        )
+    if running_mean is not None:
+        _require_owned(recorder, running_mean)
     tensors = (input, running_mean, running_var, weight, bias)
     is_mean = recorder.counters.is_counter_read(running_mean)  # over all batches: momentum=None
     by = 1.0 if is_mean else float(momentum)
@@ -218,6 +217,14 @@ def record_batch_norm(
         else:
             recorder.traced(buffer).value = value.value
     return out
+
+
+def _require_owned(recorder: StepRecorder, buffer: Any) -> None:
+    if isinstance(buffer, TracedTensor) or not recorder.is_owned(buffer):
+        raise recorder.refusal(
+            "a batch norm outside the model is in training mode and would update its "
+            "statistics: call eval() on its module"
+        )
 
 
 def record_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import beside  # noqa: E402
 from support.torch_rows import check_exact, check_near, row, with_table  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
@@ -65,3 +66,16 @@ NEAR = {
 
 def test_rows_are_pytorchs_to_rounding(tmp_path):
     check_near(NEAR, tmp_path)
+
+
+def test_running_statistics_of_an_instance_norm_are_pytorchs(tmp_path):
+    """Those of a run, and a pass with them in evaluation mode."""
+
+    def loop(kit):
+        losses = kit.train_once()
+        kit.model.eval()
+        with torch.no_grad():
+            return losses + [kit.criterion(kit.model(x), y).item() for x, y in kit.val]
+
+    norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+    beside(loop, tmp_path, nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 4))
