@@ -19,10 +19,6 @@ PAGE = Path(__file__).parents[2] / "docs/pytorch.md"
 OTHER = torch.ones(40, requires_grad=True)
 
 
-def bags(x):
-    return f.embedding_bag(torch.arange(6), x.t(), torch.tensor([0, 2]))
-
-
 class Halved(nn.Embedding):
     """A table that is changed after each look."""
 
@@ -42,8 +38,6 @@ IN_FORWARD = {
     "`F.rrelu` in training; gradients that are edited with random numbers from a later step on": (
         lambda x: f.rrelu(x, training=True)
     ),
-    "`nn.Embedding(sparse=True)`": nn.Embedding(6, 40, sparse=True),
-    "`nn.EmbeddingBag` with offsets": lambda x: x * bags(x).sum(),
     "Bessel functions, as `torch.i0`": lambda x: torch.i0(x),
     "`geqrf`, `linalg.eig` and others without an emitter": lambda x: (
         x * torch.geqrf(x.detach())[0].sum()

@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import embedding as tables
 from csrun.cirh.ops import indexing as ops
-from csrun.cirh.ops.arithmetic import AddOp, MulOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp
 from csrun.cirh.ops.comparison import GeOp, LtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
@@ -36,7 +36,8 @@ def embedding(
     sparse: bool = False,
 ) -> SSAValue:
     """Emit a lookup; consecutive constant indices, such as positions, are a slice of the table."""
-    _require_plain(scale_grad_by_freq, sparse)
+    if sparse:
+        raise unsupported("the gradient of torch.embedding is dense", "sparse=True", "leave it out")
     run = _consecutive_run(indices)
     if run is not None and padding_idx < 0:
         start, length = run
@@ -53,7 +54,8 @@ def embedding_backward(
     padding_idx: int,
     scale_grad_by_freq: bool,
 ) -> SSAValue:
-    _require_plain(scale_grad_by_freq, False)
+    if scale_grad_by_freq:
+        grad = _by_frequency(e, grad, indices, num_weights)
     run = _consecutive_run(indices)
     if run is not None and padding_idx < 0:
         start, length = run
@@ -94,13 +96,13 @@ def constant_value(x: SSAValue) -> Any:
     return None
 
 
-def _require_plain(by_frequency: bool, sparse: bool) -> None:
-    if by_frequency or sparse:
-        raise unsupported(
-            "the gradient of an embedding is dense and not scaled",
-            f"scale_grad_by_freq={by_frequency} and sparse={sparse}",
-            "leave the options out",
-        )
+def _by_frequency(e: Emission, grad: SSAValue, indices: SSAValue, rows: int) -> SSAValue:
+    """Divide the gradient of each lookup by the number of lookups of its row."""
+    flat = e.view(indices, (prod(shape(indices)),))
+    ones = e.full(1, dtype(grad), shape(flat))
+    counts = e.emit(ops.IndexSelectBackwardOp, ones, flat, input_sizes=(rows,), dim=0)
+    each = e.view(e.emit(ops.IndexSelectOp, counts, flat, dim=0), (*shape(indices), 1))
+    return e.emit(DivOp, grad, each)
 
 
 def cat(e: Emission, tensors: Any, dim: int = 0) -> SSAValue:

@@ -134,7 +134,7 @@ def record_dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> Any:
-    """Record dropout; left to PyTorch for a rate of 0 or 1."""
+    """Record dropout; left to PyTorch for a rate of 0 or 1, and of a weight."""
     return _record_dropped(DROPOUT, recorder, input, p, training, inplace)
 
 
@@ -159,7 +159,7 @@ def _record_dropped(
     training: bool,
     inplace: bool,
 ) -> Any:
-    if not training or not 0 < p < 1:
+    if not training or not 0 < p < 1 or not isinstance(input, TracedTensor):
         return NotImplemented
     out = composite.record(recorder, (input,), p=float(p))
     return input.copy_(out) if inplace else out
@@ -314,6 +314,12 @@ COMPOSITES: Mapping[Any, Callable[..., Any]] = {
 }
 
 
+def _is_of_step(recorder: StepRecorder, argument: Any) -> bool:
+    if isinstance(argument, TracedTensor):
+        return True
+    return isinstance(argument, torch.nn.Parameter) and recorder.is_owned(argument)
+
+
 def record_composite(
     recorder: StepRecorder, func: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
@@ -322,7 +328,7 @@ def record_composite(
     Raises: PyTorch's own error for arguments that it refuses
     """
     found = COMPOSITES.get(func)
-    if found is None or not any(isinstance(a, TracedTensor) for a in leaves_of(args, kwargs)):
+    if found is None or not any(_is_of_step(recorder, leaf) for leaf in leaves_of(args, kwargs)):
         return NotImplemented
     try:
         return found(recorder, *args, **kwargs)

@@ -4,7 +4,9 @@ emitter.
 Each takes PyTorch's arguments, and autograd decomposes it like the user's own lines.
 """
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from inspect import signature
 from math import log, pi
 from typing import Any
@@ -12,7 +14,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.bags import embedding_bag, segment_reduce
 from csrun.pytorch.record.convolutions_3d import conv3d, conv_transpose3d
+
+logger = logging.getLogger("csrun")
 
 
 def without_old_reduction(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
@@ -131,28 +137,28 @@ def bilinear(recorder: Any, input1: Any, input2: Any, weight: Any, bias: Any = N
     return found if bias is None else found + bias
 
 
-def embedding_bag(
+def embedding(
     recorder: Any,
     input: Any,
     weight: Any,
-    offsets: Any = None,
-    max_norm: Any = None,
-    norm_type: float = 2,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Any = None,
-    include_last_offset: bool = False,
     padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Any:
-    """Bags of equal size, [bags, size]; others are left to PyTorch."""
-    plain = (offsets, max_norm, padding_idx) == (None, None, None)
-    if input.dim() != 2 or not plain or scale_grad_by_freq or sparse:
+    """Dense gradients instead of sparse ones: SGD and Adagrad, which take these, do the same."""
+    if not sparse:
         return NotImplemented
-    rows = functional.embedding(input, weight)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights[..., None]
-    return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
+    log_dense(user_line())
+    options = padding_idx, max_norm, norm_type, scale_grad_by_freq
+    return functional.embedding(input, weight, *options)
+
+
+@cache
+def log_dense(line: str) -> None:
+    """Log once a line that the gradient of an embedding is dense."""
+    logger.info(f"{line}: the gradient of an embedding with sparse=True is dense, as all gradients")
 
 
 def linear_cross_entropy(recorder: Any, *given: Any, options: Any = None, **others: Any) -> Any:
@@ -214,7 +220,9 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.multilabel_margin_loss: multilabel_margin_loss,
     functional.nll_loss: nll_loss,
     functional.bilinear: bilinear,
+    functional.embedding: embedding,
     functional.embedding_bag: embedding_bag,
+    torch.segment_reduce: segment_reduce,
     functional.linear_cross_entropy: linear_cross_entropy,
     functional.conv3d: conv3d,
     functional.conv_transpose3d: conv_transpose3d,

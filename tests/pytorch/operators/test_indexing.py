@@ -1,12 +1,17 @@
 """Embeddings, indices, and writes at places."""
 
+import logging
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import Kit, beside  # noqa: E402
 from support.torch_rows import check_exact, check_near, row, with_table  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
+
+from csrun.pytorch.record.function_rewrites import log_dense  # noqa: E402
 
 
 def places_from_the_end(x, w):
@@ -112,7 +117,40 @@ def test_rows_are_pytorchs(tmp_path):
     check_exact(EXACT, tmp_path)
 
 
+BAGS = torch.tensor([0, 3, 3, 5])  # an empty one among them
+
+
+def bags(x, table):
+    """A row of each bag for each sample; the batch has the numbers of rows and the bags."""
+    rows, starts = ids(x).flatten()[:9], BAGS + (x[0, 0] > 9).long()
+    weights = {"per_sample_weights": torch.linspace(-1, 1, 9).double()}
+    found = f.embedding_bag(rows, table.weight, starts, mode="sum", **weights)
+    found = found * f.embedding_bag(rows, table.weight, starts, padding_idx=3)
+    found = found + f.embedding_bag(rows, table.weight, starts, mode="max", padding_idx=2)
+    return x * found + x * f.embedding_bag(ids(x), table.weight, padding_idx=1)
+
+
+def segments(x):
+    """Reductions of one to three rows."""
+    lengths = torch.tensor([1, 3])
+    found = [torch.segment_reduce(x, name, lengths=lengths) for name in ("max", "mean", "prod")]
+    ends = torch.segment_reduce(x, "min", offsets=torch.tensor([0, 2, 4]))
+    return torch.cat([*found, ends, torch.segment_reduce(x, "sum", lengths=lengths)])
+
+
 NEAR = {
+    "bags": row(bags, 5, modules=[nn.Embedding(7, 5)]),
+    "bags_to_an_end": row(
+        lambda x, table: x * table(ids(x).flatten()[:9], torch.tensor([0, 2, 4, 9, 9])),
+        5,
+        modules=[nn.EmbeddingBag(7, 5, mode="sum", include_last_offset=True)],
+    ),
+    "segments": row(segments, 5),
+    "embedding_by_frequency": row(
+        lambda x, table: table(ids(x)).mean(1) * x,
+        5,
+        modules=[nn.Embedding(7, 5, scale_grad_by_freq=True)],
+    ),
     "embedding_padded": row(
         lambda x, table: table(ids(x)).mean(1) * x, 5, modules=[nn.Embedding(7, 5, padding_idx=3)]
     ),
@@ -125,3 +163,28 @@ NEAR = {
 
 def test_rows_are_pytorchs_to_rounding(tmp_path):
     check_near(NEAR, tmp_path)
+
+
+class Tokens(nn.Module):
+    """Two tables, looked up at values of the batch; their gradients are sparse in PyTorch."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.bags = (
+            kind(7, 6, sparse=True) for kind in (nn.Embedding, nn.EmbeddingBag)
+        )
+
+    def forward(self, x):
+        places = (3 * x).long() % 7
+        return self.table(places).mean(1) + self.bags(places)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
+def test_sparse_gradients_are_dense_with_the_same_numbers(tmp_path, caplog, kind):
+    caplog.set_level(logging.INFO, logger="csrun")
+    log_dense.cache_clear()
+    layers = Tokens(), nn.Linear(6, 4)
+    beside(Kit.train_once, tmp_path, *layers, optimizer=lambda p: kind(p, 0.1))
+    said = [line for line in caplog.messages if "sparse=True is dense" in line]
+    assert len(said) == 1  # for the line of both tables
