@@ -1,10 +1,10 @@
-"""Operators that csrun decomposes itself: grids, runs of equal values, pairs, error functions."""
+"""Operators that csrun decomposes itself: grids, runs of equal values, pairs, special functions."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_rows import check_near, row  # noqa: E402
+from support.torch_rows import check_near, named, row  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
 from csrun.pytorch.decompositions.grid_samples import affine_grid  # noqa: E402
@@ -44,6 +44,24 @@ def scattered(x, reduce, include_self=True):
     return x.scatter_reduce(2, index, x[:, :2, :3] * 2, reduce, include_self=include_self)
 
 
+def bessel_functions(x):
+    """Of arguments below 8 and above, with the other orders in the backward pass."""
+    return torch.i0(x) + torch.special.i1e(30 * x)
+
+
+def parts_of_floats(x):
+    mantissa, exponent = torch.frexp(4 * x)
+    wide = torch.frexp(torch.tensor([0.0, -0.5, 1.0, 1e-310, 1.7e308]).double() + 0 * x[:, :5])
+    return mantissa * x + exponent + wide[0][:, 1:2] + wide[1].sum(1, keepdim=True)
+
+
+def neighbours(x):
+    """Differences of each float from the next one, in units of it; also at powers of two."""
+    fixed = torch.where(torch.arange(8) < 4, x.detach(), torch.exp2(x.detach().round()))
+    one = torch.tensor([1.0, -1.0, 0.0, torch.inf, -torch.inf, 0.5, 2.0, 1.0]).double()
+    return x * (torch.nextafter(fixed, one) - fixed) * 2.0**52
+
+
 ROWS = {
     "bilinear": sampled(4, 5),
     "bilinear_border": sampled(4, 5, padding="border"),
@@ -61,6 +79,8 @@ ROWS = {
     "addbmm": row(lambda x: torch.addbmm(x[0], x, x.mT, beta=2, alpha=0.5), 3, 3),
     "pdist": row(lambda x: torch.stack([f.pdist(x[0], p) for p in (1, 2, 3, torch.inf)]), 4, 3),
     "erfinv": row(lambda x: torch.erfinv(x.tanh()) + torch.erfinv(0.1 * x.tanh()), 8),
+    "erfcx": row(lambda x: torch.special.erfcx(3 * x) + torch.special.log_ndtr(2 * x), 8),
+    **named(bessel_functions, parts_of_floats, neighbours, shape=(8,)),
 }
 
 
