@@ -11,7 +11,7 @@ from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
-from csrun.pytorch.step.expected_calls import MODEL, Expected
+from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.step_outputs import StepOutputs, StepValue
 from csrun.pytorch.step.tokens import LazyTensor, Token
 
@@ -56,6 +56,12 @@ def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
     """
     lazy = TracedTensor | LazyTensor
     require_current([x for x in leaves if isinstance(x, lazy) and x.requires_grad], step)
+
+
+def is_written(step: LoopStep | None, func: Any, args: tuple[Any, ...]) -> bool:
+    """True for a write into a value of the current step on tokens, which step 1 did not make."""
+    is_of_step = is_write(func) and isinstance(args[0], Token)
+    return is_of_step and step is not None and args[0].step is step.outputs
 
 
 def another_call(

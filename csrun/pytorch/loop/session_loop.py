@@ -210,6 +210,9 @@ class SessionLoop(LoopSteps):
         self.watch.require_none(func, leaves)
         if writes_outside(func, args):
             return now(self, func, args, kwargs)
+        is_other = mismatch.is_written(self._step, func, args)
+        if is_other and self._record_after_all(mismatch.cause_of_loss(self._step)) is not None:
+            return call_for_user(func, args, kwargs)
         return later(self, func, args, kwargs, self._at_once)
 
     def _at_once(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
