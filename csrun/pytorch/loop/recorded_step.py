@@ -24,7 +24,7 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref
-from csrun.pytorch.record.torch_modes import collection_paused
+from csrun.pytorch.record.torch_modes import collection_paused, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of
 from csrun.pytorch.step.tokens import LazyTensor
@@ -51,6 +51,7 @@ class RecordedStep:
     graph: RecordedGraph
     written_weights: Mapping[str, torch.nn.Parameter]
     live_counters: Collection[str]
+    _created: list[Any]  # tensors of the loop that stand for traced ones
     _returned: tuple[Ref, ...] = ()  # values that the program must return, besides those read
 
     def __init__(
@@ -69,6 +70,7 @@ class RecordedStep:
         self.key = key
         self.is_left = self.is_cleared = self.has_new_buffers = False
         self.modes: tuple[bool, ...] = ()
+        self._created = []
         self.state = 0
         self._recorder = recorder = StepRecorder(model)
         recorder.takes_arguments, recorder.repeated.known = takes_arguments, known
@@ -192,6 +194,7 @@ class RecordedStep:
         first: names of the weights, as in `RecordedGraph.read_model`.
         """
         recorder = self._recorder
+        self._created = recorder.fresh.taken_of_loop()
         recording = recorder.finish()
         self.written_weights = recorder.writes.by_host.written
         self.live_counters = recorder.counters.live
@@ -230,6 +233,16 @@ class RecordedStep:
             norm,
         )
         self._recorder.answer(values.tensor_of, self.calls.later)
+
+    def fill_created(self) -> None:
+        """Give the loop's own tensors, into which it has written values of the step, their
+        numbers.
+        """
+        for created, traced in self._created:
+            if (tensor := created()) is not None:
+                with unrecorded(), torch.no_grad():
+                    tensor.data.copy_(traced.numbers())
+        self._created = []
 
 
 def _no_end() -> None:

@@ -80,6 +80,8 @@ class SessionLoop(LoopSteps):
         else:
             call_order.require_same_numbers(step, numbers)
         optimization.count(updated, self._run.flush)
+        if recorded is not None:
+            recorded.fill_created()
 
     def note_group(self, group: Mapping[str, Any]) -> None:
         """Handle the loop's call of `optimizer.add_param_group`."""

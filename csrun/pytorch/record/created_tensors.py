@@ -1,4 +1,4 @@
-"""Plain tensors that forward creates, such as `torch.zeros(...)`, and then writes traced values
+"""Plain tensors that a step creates, such as `torch.zeros(...)`, and then writes traced values
 into.
 
 At the first such write the tensor is converted: its values become a constant of the recording, and
@@ -7,9 +7,10 @@ from then on it, and its views, stand for traced tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -51,15 +52,19 @@ class _ViewCall:
 
 @dataclass
 class _CreatedTensor:
-    """A tensor created in forward, with its views. traced: None until it is converted."""
+    """A tensor created in a step, with its views. traced: None until it is converted.
+
+    is_of_loop: the loop has created it, and may use it after the step.
+    """
 
     tensor: torch.Tensor
+    is_of_loop: bool = False
     views: dict[Geometry, _ViewCall] = field(default_factory=dict)
     traced: TracedTensor | None = None
 
 
 class CreatedTensors:
-    """Plain tensors that forward has created in one recording, by their storage.
+    """Plain tensors that a recorded step has created, by their storage.
 
     has_taken: one of them is converted.
     """
@@ -82,8 +87,17 @@ class CreatedTensors:
             elif func in _NEW or not _shares_memory(made, (args, kwargs)):
                 self._by_storage[_storage(made)] = _CreatedTensor(made)
 
+    def note_of_loop(self, made: torch.Tensor) -> None:
+        """Record a tensor that the loop has created."""
+        self._by_storage[_storage(made)] = _CreatedTensor(made, is_of_loop=True)
+
+    def taken_of_loop(self) -> list[tuple[Callable[[], torch.Tensor | None], TracedTensor]]:
+        """Return weak references to the loop's converted tensors, with what they stand for."""
+        taken = (of for of in self._by_storage.values() if self.has_taken and of.is_of_loop)
+        return [(ref(of.tensor), of.traced) for of in taken if of.traced is not None]
+
     def take(self, target: torch.Tensor) -> bool:
-        """Convert the tensor of a written target; False if forward has not created it."""
+        """Convert the tensor of a written target; False if the step has not created it."""
         of = self._find(target)
         if of is None or of.tensor.dtype != target.dtype or not of.tensor.is_contiguous():
             return False
@@ -96,7 +110,7 @@ class CreatedTensors:
         return True
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """True for a tensor that forward has created, and for a view of one."""
+        """True for a tensor that the step has created, and for a view of one."""
         return self._find(tensor) is not None
 
     def is_taken(self, tensor: torch.Tensor) -> bool:

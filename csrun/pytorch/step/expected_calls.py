@@ -33,6 +33,7 @@ from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
 MODEL = "the model"
 #: Types of values of a step: made once, as a union is made anew each time it is written.
 _VALUES = (TracedTensor, Token)
+_SET_DATA = torch.Tensor.data.__set__
 _REQUIRES_GRAD = attrgetter("requires_grad")
 #: Names of one function: as an operator, as a method, and in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
@@ -60,8 +61,12 @@ def result_of(func: Any, args: tuple[Any, ...], results: Any) -> Any:
 
 
 def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
-    """True if a function writes into a tensor of the loop's own."""
-    return is_write(func) and bool(args) and type(args[0]) is torch.Tensor
+    """True if a function writes into a tensor of the loop's own, or sets its `.data`."""
+    if not args:
+        return False
+    if func == _SET_DATA:
+        return type(args[0]) in PLAIN
+    return is_write(func) and type(args[0]) is torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +184,9 @@ class Calls(TorchFunctionMode):
         if any(isinstance(a, TracedTensor) and self._is_earlier(a) for a in leaves):
             return self.later(func, args, kwargs)
         if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
-            return self._on_numbers(func, args, kwargs)
+            if not self._writes_created(args[0], leaves):
+                return self._on_numbers(func, args, kwargs)
+            self._recorder.note_varying("the loop computes its loss in a tensor that it creates")
         with torch._C.DisableTorchFunction():  # csrun's own reads of tensors are not calls
             if any(isinstance(a, TracedTensor) for a in leaves):
                 args, kwargs = self.with_inputs((args, kwargs))
@@ -194,6 +201,7 @@ class Calls(TorchFunctionMode):
             if not self._may_lead_to_loss(leaves) and not self._is_of_batch(leaves):
                 return self._on_numbers(func, args, kwargs)
             results = call_for_user(func, args, kwargs)
+        results = self._of_created(leaves, results)
         if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
             how = tuple(kwargs)
             with torch._C.DisableTorchFunction():
@@ -223,6 +231,21 @@ class Calls(TorchFunctionMode):
         return is_write(func) and any(
             isinstance(x, TracedTensor) and not self._is_earlier(x) for x in tree_leaves(args[:1])
         )
+
+    def _writes_created(self, target: torch.Tensor, leaves: list[Any]) -> bool:
+        """True for a write into a tensor that the loop has created in this step, as by
+        `loss = torch.zeros(())`, before its loss.
+        """
+        return self._may_lead_to_loss(leaves) and self._recorder.fresh.has(target)
+
+    def _of_created(self, leaves: list[Any], results: Any) -> Any:
+        """Return results of a call; traced ones of a tensor that the loop has created."""
+        fresh = self._recorder.fresh
+        if type(results) is not torch.Tensor or results.requires_grad != fresh.is_taken(results):
+            return results
+        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            fresh.note_of_loop(results)
+        return fresh.resolve(results)
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
         recorder = self._recorder

@@ -258,10 +258,9 @@ _UNUSED = next(getrefcount(each) for each in [object()])  # by the list, the loo
 
 def _conversion_method(name: str) -> Callable[..., Any]:
     """Return a conversion method that returns the token itself if nothing changes."""
-    func = getattr(torch.Tensor, name)
 
     def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
-        like = self.like
+        func, like = getattr(torch.Tensor, name), self.like  # which the script may have replaced
         probe = torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
         is_plain = not any(isinstance(a, LazyTensor) for a in (*args, *kwargs.values()))
         if is_plain and func(probe, *args, **kwargs) is probe:

@@ -384,3 +384,24 @@ def test_a_teacher_is_called_under_no_grad(tmp_path):
 
 def test_a_teacher_may_change_between_steps(tmp_path):
     beside(lambda kit: taught(kit, lambda teacher: teacher[0].weight.mul_(2)), tmp_path)
+
+
+def test_data_of_a_copy_is_set_to_an_average_within_a_step(tmp_path):
+    """As the momentum encoder of MoCo is updated."""
+
+    def loop(kit):
+        copied, found = copy.deepcopy(kit.model), []
+        for x, _ in kit.train:
+            out = kit.model(x)
+            with torch.no_grad():
+                for mine, p in zip(copied.parameters(), kit.model.parameters(), strict=True):
+                    mine.data = mine.data * 0.5 + p.data * 0.5
+                aim = copied(x + 1)
+            kit.optimizer.zero_grad()
+            loss = (out - aim).square().mean()
+            loss.backward()
+            kit.optimizer.step()
+            found.append(loss.detach())
+        return found
+
+    beside(loop, tmp_path)

@@ -36,6 +36,13 @@ def of_broadcast(out, y):
     return (first * second).mean()
 
 
+def of_a_sum(out, y):
+    loss = torch.tensor(0.0, dtype=torch.float64)
+    for row, label in zip(out, y, strict=True):
+        loss += functional.cross_entropy(row, label)
+    return loss
+
+
 def train(kit, loss_of):
     losses = []
     for x, y in kit.train:
@@ -47,7 +54,9 @@ def train(kit, loss_of):
     return losses
 
 
-@pytest.mark.parametrize("loss_of", [of_transposes, of_rows, of_pairs, of_unpacked, of_broadcast])
+@pytest.mark.parametrize(
+    "loss_of", [of_transposes, of_rows, of_pairs, of_unpacked, of_broadcast, of_a_sum]
+)
 def test_it_is_pytorchs(tmp_path, loss_of):
     beside(lambda kit: train(kit, loss_of), tmp_path)
 
@@ -84,6 +93,36 @@ def test_conversions_that_change_nothing_are_none(tmp_path):
             losses[-1].backward()
             kit.optimizer.step()
         return [loss.detach() for loss in losses]
+
+    beside(loop, tmp_path)
+
+
+def test_conversions_are_those_that_the_script_has_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+    def loss_of(out, y):
+        loss = functional.cross_entropy(out, y)
+        loss += out.softmax(1).float().square().mean()
+        return loss
+
+    beside(lambda kit: train(kit, loss_of), tmp_path)
+
+
+def test_rows_that_the_loop_writes_into_its_own_tensor_are_kept(tmp_path):
+    """They are part of the loss, and read before and after the update."""
+
+    def loop(kit):
+        found = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            each = torch.zeros(len(y), dtype=torch.float64)
+            for n, row in enumerate(kit.model(x)):
+                each[n] = functional.cross_entropy(row, y[n])
+            found.append(each.max().item())
+            each.mean().backward()
+            kit.optimizer.step()
+            found += each.tolist()
+        return found
 
     beside(loop, tmp_path)
 
