@@ -109,11 +109,17 @@ class UpdatingLoop(SessionLoop):
         self._require_own_gradients(recorded, optimizer)
         with unrecorded():
             has_new = self._model.updates.create_missing(optimizer)
-        if has_new:
+
+        def take_states() -> None:
             recorded.take_states()
             self.watch.begin()
+
+        if has_new:
+            take_states()
         with recorded.updating(optimizer):
-            return own() if called is None else called.step(own, recorded)
+            found = own() if called is None else called.step(own, recorded)
+            self._model.updates.take_new(optimizer, take_states)
+        return found
 
     def run_step(self, values: Sequence[TracedTensor]) -> list[torch.Tensor]:
         """End the step, without an update, and return numbers of its values."""

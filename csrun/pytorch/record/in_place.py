@@ -16,9 +16,10 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.arguments import written_by
+from csrun.pytorch.record.arguments import leaves_of, written_by
 from csrun.pytorch.record.host_writes import HostWrites
 from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import LateValue, TracedTensor, ViewOf
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
     aten.transpose_.default: (aten.transpose.int, lambda x, dim0, dim1: (x, dim0, dim1)),
     aten.copy_.default: (aten.copy.default, lambda x, source, *_: (x, source)),
 }
+
+
+#: Options of operators that create a tensor.
+_OPTIONS = ("dtype", "layout", "device", "pin_memory")
 
 
 class InPlaceWrites:
@@ -74,7 +79,14 @@ class InPlaceWrites:
         if call is None or not isinstance(target, TracedTensor):
             raise self._recorder.refusal(f"{func} has no form without out=: use another operator")
         self._check(func, target)
-        self._replace_value(target, self._recorder.record(None, call, args, options))
+        if any(isinstance(x, torch.Tensor) for x in leaves_of(args, options)):
+            new = self._recorder.record(None, call, args, options)
+        else:
+            with unrecorded():
+                new = self._recorder.traced(call_for_user(call, args, options))
+        if new.dtype != target.dtype:
+            new = self._recorder.record(None, aten.copy.default, (target, new), {})
+        self._replace_value(target, new)
         return target
 
     def _reshape(self, func: Any, target: TracedTensor, args: Any, kwargs: Any) -> TracedTensor:
@@ -96,9 +108,13 @@ class InPlaceWrites:
             if isinstance(target, TracedTensor) or self._recorder.is_owned(target):
                 continue
             if not self._recorder.fresh.take(target):
+                made = "forward has not made"
+                remedy = "make it in forward, as by torch.zeros, or build it with torch.stack"
+                if self._recorder.is_in_update:
+                    made = "this step of the optimizer has not made"
+                    remedy = "keep it in self.state[parameter]"
                 raise self._recorder.refusal(
-                    f"{func} writes a traced value into a tensor that forward has not made: make "
-                    "it in forward, as by torch.zeros, or build it with torch.stack"
+                    f"{func} writes a traced value into a tensor that {made}: {remedy}"
                 )
 
     def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[TracedTensor]:
@@ -188,12 +204,18 @@ def _plain_form(func: Any) -> Any:
 
 @cache
 def _without_out(func: Any) -> Any:
-    """Return the overload that takes the same arguments without `out`; None if there is none."""
+    """Return the overload that takes the same arguments without `out`, and may take a type as
+    `eye` does; None if there is none.
+    """
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return None
     packet, given = func._overloadpacket, [a for a in func._schema.arguments if not a.is_out]
     kinds = [(a.name, str(a.type)) for a in given]
     for name in packet.overloads():
         call = getattr(packet, name)
-        if [(a.name, str(a.type)) for a in call._schema.arguments] == kinds:
+        other = [a for a in call._schema.arguments if (a.name, str(a.type)) not in kinds]
+        is_of_kind = all(a.name in _OPTIONS for a in other) and not call._schema.is_mutable
+        if is_of_kind and len(call._schema.arguments) == len(kinds) + len(other):
             return call
     return None
 

@@ -353,7 +353,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             if any(map(self.plain.is_varying, given)):
                 for made in leaves_of((found,), {}):
                     self.plain.note_varying(made)
-        if self.scopes.is_in_forward or self.backward.is_in_progress:  # of an autograd.Function
+        # in a backward pass, of an autograd.Function
+        if self.scopes.is_in_forward or self.backward.is_in_progress or self.is_in_update:
             self.fresh.note(func, args, kwargs, found)
         return found
 
