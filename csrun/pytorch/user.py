@@ -146,9 +146,11 @@ def dataloader(loader: DataLoader[Any]) -> "SessionLoader":
     return wrap(loader, SessionLoader)
 
 
-def wrap(loader: DataLoader[Any], kind: type[Loader]) -> Loader:
+def wrap(loader: Any, kind: type[Loader]) -> Loader:
     """Wrap a DataLoader for Sessions. kind: the wrapper's class."""
     settings("dataloader")
+    if isinstance(loader, kind):
+        return loader
     check(loader, user_line())
     session_check.expect()
     made = kind(loader)
@@ -209,6 +211,11 @@ class SessionLoader:
         orders, patch = msgspec.msgpack.decode(sent, type=tuple[bytes, bytes])
         self.orders.decode(orders)
         self.changes.apply(patch)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the user's loader, for packages that ask whether they get a DataLoader."""
+        return type(self.loader)
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -31,3 +31,11 @@ def test_a_dataloader_made_within_the_block_is_warned_of(tmp_path, caplog):
         kit.train = cbtorch.dataloader(DataLoader(kit.val.dataset, 4))
         kit.train_once()
     assert "call cbtorch.dataloader(...) before the first Session's block" in caplog.text
+
+
+def test_packages_see_a_dataloader_of_its_own_class(tmp_path):
+    """Accelerate's `prepare` leaves other objects as they are, and then skips updates."""
+    cbtorch.initialize(model_dir=tmp_path)
+    loader = cbtorch.dataloader(DataLoader(Kit().val.dataset, 4))
+    assert isinstance(loader, DataLoader)
+    assert cbtorch.dataloader(loader) is loader
