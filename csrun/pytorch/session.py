@@ -21,7 +21,7 @@ from csrun.pytorch.optimizers.optimization import rule_of
 from csrun.pytorch.optimizers.trained_groups import group_of
 from csrun.pytorch.record.backward import backward_as_method
 from csrun.pytorch.record.model_group import ModelGroup
-from csrun.pytorch.record.torch_modes import inference_as_no_grad
+from csrun.pytorch.record.torch_modes import compiled_as_eager, inference_as_no_grad
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.run.session_roles import SessionObjects, SkipBlock, leave_block, run_of
 from csrun.pytorch.session_check import session_check
@@ -116,6 +116,7 @@ class Session:
             run.enter()
             opened.callback(run.leave_block)
             opened.enter_context(inference_as_no_grad())
+            opened.enter_context(compiled_as_eager())
             opened.enter_context(backward_as_method())
             loop = self._opened_loop(run, optimization, opened)
             opened.enter_context(autocast_as_precision(loop.scaled_loss.half))

@@ -95,7 +95,14 @@ def is_module(model: Any) -> bool:
 
 
 def require_module(model: Any, line: str) -> torch.nn.Module:
-    """Return a Session's model. Raises: UsageError for one that was not passed to `module`"""
+    """Return a Session's model, without the wrapper of `torch.compile` or `DataParallel`.
+
+    Raises: UsageError for one that was not passed to `module`
+    """
+    inner = getattr(model, "_orig_mod", model)
+    inner = inner.module if isinstance(inner, torch.nn.DataParallel) else inner
+    if is_module(inner):
+        model = inner
     if not is_module(model):
         raise UsageError(
             f"{line}: Session: the model must be what cbtorch.module returned, "

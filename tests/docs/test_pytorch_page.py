@@ -28,7 +28,7 @@ from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 from csrun.pytorch.optimizers import Optimization  # noqa: E402
 
 CODE = Path(__file__).parents[2] / "csrun"
-COMPILED = "a model of `torch.compile`, DDP, `jit.script`"
+WRAPPED = "a model in another wrapper than those of `torch.compile` and `DataParallel`"
 
 
 def step(model, batch):
@@ -59,7 +59,7 @@ def require_message(what, error):
 
 def test_each_row_is_provoked_or_has_a_message_of_the_code():
     """What the other tests of this folder provoke has its words here once more."""
-    found, provoked = messages_of_the_page(), {*IN_FORWARD, *OPTIMIZERS, *IN_LOOP, COMPILED}
+    found, provoked = messages_of_the_page(), {*IN_FORWARD, *OPTIMIZERS, *IN_LOOP, WRAPPED}
     assert provoked <= found.keys()
     code = [text for path in CODE.rglob("*.py") for text in messages(path.read_text())]
     others = [row for row in found.items() if row[0] not in provoked]
@@ -95,7 +95,7 @@ def test_a_row_of_the_loop_has_the_message(tmp_path, what):
     require_message(what, error.value)
 
 
-def test_a_compiled_model_has_the_message():
+def test_a_wrapped_model_has_the_message():
     with pytest.raises(UsageError) as error:
         cbtorch.Session(nn.DataParallel(nn.Linear(2, 2)), None, mode="eval")
-    require_message(COMPILED, error.value)
+    require_message(WRAPPED, error.value)

@@ -319,3 +319,31 @@ class EarlyKit(Kit):
 
 def test_a_pass_is_of_the_session_in_which_its_first_batch_is_taken(tmp_path):
     beside(with_an_iterator_from_before, tmp_path, kit=EarlyKit)
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("wrap", [compiled, compiled_in_place, nn.DataParallel])
+def test_a_wrapped_model_and_a_compiled_loss_have_pytorchs_numbers(tmp_path, wrap):
+    def loop(kit):
+        return [*kit.train_once(), *kit.train_once()]
+
+    class Wrapped(Kit):
+        def session(self, folder, **options):
+            cbtorch.initialize(model_dir=folder, **options)
+            own = self.model
+            self.model = wrap(cbtorch.module(own))
+            self.criterion = torch.compile(self.criterion, backend="eager")
+            self.train = cbtorch.dataloader(self.train)
+            block = cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+            self.model.state_dict = own.state_dict
+            return block
+
+    beside(loop, tmp_path, kit=Wrapped)

@@ -1,8 +1,9 @@
 """Settings and modes of PyTorch and of Python's garbage collector while a step is recorded."""
 
 import gc
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -54,6 +55,16 @@ def inference_as_no_grad() -> Iterator[None]:
         yield
     finally:
         kind.__enter__ = original
+
+
+def compiled_as_eager() -> AbstractContextManager[Any]:
+    """Return a context manager in which functions and modules of `torch.compile` run as they are
+    written, so that their operators are recorded.
+    """
+    # the hooks are csrun's, and a module that is not compiled calls them once
+    warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global hooks")
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextmanager
