@@ -10,6 +10,7 @@ from support.machine_code import KernelCase
 from support.programs import Network
 
 from csrun import nn
+from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import ExecutionMode
 from csrun.compiler.emit.update_loops import UpdateForm, UpdateLoops
 from csrun.compiler.optimizers.adam import Adam, Lamb
@@ -66,9 +67,23 @@ def made(kind, flag, decay):
 @pytest.mark.parametrize("flag", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_loop_of_an_optimizer_has_the_bits_of_numpy(kind, flag, decay):
-    loops = UpdateLoops.of(made(kind, flag, decay), UpdateForm("float32", is_measured=True))
     gradients = np.random.default_rng(1).standard_normal(37)
     gradients[:6] = 0.0, -0.0, 1e-30, 1e30, np.inf, np.nan
+    form = UpdateForm("float32", is_measured=True)
+    check_bits(UpdateLoops.of(made(kind, flag, decay), form), gradients)
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16, cbfloat16()], ids=lambda half: half.name)
+@pytest.mark.parametrize("kind", [Sgd, Adam])
+def test_loops_over_words_have_the_bits_of_numpy(kind, half):
+    """Any word may be a gradient."""
+    words = np.random.default_rng(1).integers(0, 1 << 16, 37)
+    form = UpdateForm("float32", True, half=half, reads_words=True, writes_words=True)
+    check_bits(UpdateLoops.of(made(kind, True, 0.01), form), words)
+
+
+def check_bits(loops, gradients):
+    """Both forms of the loops have the same bits; divisions and guard pages change none."""
     for loop in loops.all:
         case = KernelCase(loop, {"gradients": gradients}, 37)
         numbers = [0.3 + 0.1 * place for place, _ in enumerate(loop.op.numbers)]
