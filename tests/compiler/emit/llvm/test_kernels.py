@@ -7,6 +7,7 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.machine_code import KernelCase
 
 from csrun import nn
+from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import RunMode
 from csrun.cirh.ops.reductions import SumOp
 from csrun.compiler.emit.llvm.module import kernel_code
@@ -21,9 +22,9 @@ from csrun.nn.tracer import Tracer
 SIZES = [(1, 1), (3, 5), (17, 16), (40, 50), (129, 7), (5, 300)]
 
 
-def loops_of(model, rows, columns, dtype="float32", batch=()):
-    """Loops of a training of a model of [rows, columns]."""
-    with Tracer(dtype) as tracer:
+def loops_of(model, rows, columns, dtype="float32", batch=(), storage=None):
+    """Loops of a training of a model of [rows, columns]; storage: 16-bit format of its values."""
+    with Tracer(dtype, storage) as tracer:
         x = tracer.input("features", (rows, *batch, 4), dtype)
         labels = tracer.input("labels", (rows,), "int32")
         y = model(nn.Dense(columns, use_bias=False)(x))
@@ -71,6 +72,16 @@ def test_a_kernel_of_a_model_is_its_numpy_form(name, size):
     assert loops
     for loop in loops:
         check(loop, *(0.25 for _ in loop.op.numbers), atol=2e-6 * max(size))
+
+
+@pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16, cbfloat16()], ids=lambda each: each.name)
+@pytest.mark.parametrize("size", [(3, 5), (17, 16), (5, 300)], ids=str)
+def test_words_that_a_kernel_writes_are_those_of_its_numpy_form(size, storage):
+    loops = loops_of(MODELS["bias and relu"], *size, storage=storage)
+    arrays = [a for loop in loops for a in (*loop.function.parameters, *loop.function.inputs)]
+    assert any(array.dtype == "uint16" for array in arrays)
+    for loop in loops:
+        check(loop, *(0.25 for _ in loop.op.numbers), atol=2e-6 * max(size))  # 0 for words
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
