@@ -1,6 +1,10 @@
 """Steps that several threads compute: the same bits with any number of them, after a kill, too."""
 
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,16 +58,27 @@ def test_all_cpus_on_the_cpu_and_in_a_job(place: FcMnist, reference: Path) -> No
     assert_same(place.path / "job", reference)
 
 
+@pytest.fixture
+def busy_cpu() -> Iterator[None]:
+    """Another program on one of the CPUs."""
+    own = max(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, {{{own}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", busy]) as program:
+        yield
+        program.kill()
+
+
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_another_number_of_threads(
-    place: FcMnist, reference: Path
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM], ids=str)
+def test_an_ended_run_goes_on_with_another_number_of_threads(
+    place: FcMnist, reference: Path, busy_cpu: None, signum: signal.Signals
 ) -> None:
-    with place.start_wse("-o", "killed") as launcher:
-        until(place.checkpoint(EVERY, "killed").exists)
+    with place.start_wse("-o", "ended") as launcher:
+        until(place.checkpoint(EVERY, "ended").exists)
         pids = list(place.processes(launcher.pid).values())
-        launcher.send_signal(signal.SIGKILL)
+        launcher.send_signal(signum)
         assert gone(pids[1:])
     place.configure(**OPTIONS, runconfig__threads=1)
-    done = place.wse("-o", "killed")
+    done = place.wse("-o", "ended")
     assert done.returncode == 0, done.stderr
-    assert_same(place.path / "killed", reference)
+    assert_same(place.path / "ended", reference)
