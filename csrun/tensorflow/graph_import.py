@@ -26,10 +26,13 @@ _ZEROS = InitializerAttr.of(
 )  # TensorFlow's initial values are written to the store
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _OTHERS = "rewrite the line with other operators"
-_LOOP = "unroll the loop, as tf.compat.v1.nn.static_rnn does"
+_LOOP = (
+    "the batch determines how often this loop runs: give it a fixed number of iterations, such as "
+    "dynamic_rnn without sequence_length, and mask what is beyond"
+)
 #: What there is in the place of an operator, by what its kind begins with.
 _REMEDIES = {
-    "TensorList": _LOOP,
+    "TensorList": "give the TensorArray a fixed size and one value per index",
     "While": _LOOP,
     "StatelessWhile": _LOOP,
     "Where": "its shape depends on values; for an embedding or indicator column, use "

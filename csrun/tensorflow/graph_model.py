@@ -23,6 +23,7 @@ from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.graph_branches import without_branches
 from csrun.tensorflow.graph_gradients import RequestedGradients, ancestors
 from csrun.tensorflow.graph_import import GraphImporter, stored_name
+from csrun.tensorflow.graph_loops import without_loops
 from csrun.tensorflow.graph_metrics import GraphMetrics
 from csrun.tensorflow.half_floats import HALVES, without_halves
 from csrun.tensorflow.moving_statistics import import_statistics
@@ -102,7 +103,7 @@ class _GraphModel:
                 _mapped(self._placeholder, kind, value)
                 for kind, value in zip(self.kinds, (features, labels), strict=False)
             ]
-            with without_halves(tf), without_branches():
+            with without_halves(tf), without_branches(), without_loops():
                 spec = self._called(*batch[:2])
             storage = self._set_storage()
             learning = None

@@ -146,12 +146,23 @@ def looked_up(features):
     return v1.nn.static_rnn(cell, tf.unstack(found[:, :5], axis=1), dtype=tf.float32)[0][-1]
 
 
+def recurrent(features):
+    """Loops over steps: of a cell, of a layer of Keras, and of functions."""
+    rows = tf.reshape(features[:, :15], [-1, 3, 5])
+    cell = v1.nn.rnn_cell.BasicLSTMCell(6)
+    _, state = v1.nn.dynamic_rnn(cell, rows, dtype=tf.float32)
+    layer = tf.keras.layers.GRU(3, return_sequences=True, go_backwards=True, name="gru")
+    scaled = tf.map_fn(lambda row: tf.tanh(2.0 * row), layer(rows))
+    powers = tf.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x * state.h), [0, state.c])[1]
+    return tf.concat([powers, state.h, scaled[:, -1]], 1)
+
+
 def of_a_column(features):
     column = tf.feature_column.numeric_column("x", shape=[20])
     return v1.feature_column.input_layer({"x": features}, [column])
 
 
-@pytest.mark.parametrize("layers", [convolved, looked_up, of_a_column])
+@pytest.mark.parametrize("layers", [convolved, looked_up, recurrent, of_a_column])
 def test_layers_of_tensorflow_1_train_as_in_a_session(layers, tmp_path):
     def model_fn(features, labels, mode, params):
         kernel_regularizer = lambda kernel: 0.01 * tf.nn.l2_loss(kernel)  # noqa: E731

@@ -1,0 +1,75 @@
+"""Loops whose number of iterations is known, unrolled while the graph is built.
+
+dynamic_rnn, Keras's recurrent layers and tf.map_fn make such loops. Their TensorArrays are imported
+as lists of tensors, by csrun.tensorflow.operators.tensor_lists.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from tensorflow.python.framework.smart_cond import smart_constant_value
+from tensorflow.python.ops import while_v2
+
+from csrun.tensorflow.graph_folding import value_of
+from csrun.tensorflow.tf_version import tf
+
+
+@contextmanager
+def without_loops() -> Iterator[None]:
+    """Context manager in which loops are unrolled."""
+    with patch.object(while_v2, "while_loop", partial(_unrolled, while_v2.while_loop)):
+        yield
+
+
+def _unrolled(
+    original: Callable[..., Any],
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    *others: Any,
+    maximum_iterations: Any = None,
+    return_same_structure: bool = True,
+    **options: Any,
+) -> Any:
+    """Call the body once per iteration; TensorFlow's own function, whose operators are refused, for
+    a loop of unknown length.
+    """
+    values = [tf.nest.map_structure(_tensor, each) for each in loop_vars]
+    most = None if maximum_iterations is None else _known(maximum_iterations)
+    count = 0
+    while most is None or count < most:
+        goes_on = _known(cond(*values))
+        if goes_on is None:
+            options |= {"maximum_iterations": maximum_iterations}
+            options |= {"return_same_structure": return_same_structure}
+            return original(cond, body, loop_vars, *others, **options)
+        if not goes_on:
+            break
+        found = body(*values)
+        found = list(found) if isinstance(found, list | tuple) else [found]
+        values = [_constant(each) for each in found]
+        count += 1
+    same = type(loop_vars)(values) if isinstance(loop_vars, list) else tuple(values)
+    return same if return_same_structure or len(values) > 1 else values[0]
+
+
+def _tensor(value: Any) -> Any:
+    return value if isinstance(value, tf.TensorArray) else tf.convert_to_tensor(value)
+
+
+def _known(value: Any) -> Any:
+    """Return a value that is constant over steps, else None."""
+    if not hasattr(value, "op"):
+        return value
+    found = smart_constant_value(value) if value.dtype == tf.bool else tf.get_static_value(value)
+    return value_of(value) if found is None else found
+
+
+def _constant(value: Any) -> Any:
+    """Return a constant for a counter, so that its value is soon found in the next iteration."""
+    is_counter = tf.is_tensor(value) and value.dtype.is_integer and value.shape.rank == 0
+    known = _known(value) if is_counter else None
+    return value if known is None else tf.constant(known, value.dtype)
