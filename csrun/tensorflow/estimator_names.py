@@ -1,10 +1,12 @@
-"""Names of `tf.estimator` in scripts: modes, specifications and train_and_evaluate."""
+"""Names of `tf.estimator` in scripts: modes, specifications, inputs and train_and_evaluate."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.data import Dataset
 
 
 class ModeKeys:
@@ -57,6 +59,35 @@ def train_and_evaluate(estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpe
     )
 
 
+def numpy_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+) -> Callable[[], Dataset]:
+    """Return an input function of batches of arrays; num_epochs: passes, without end for None.
+
+    queue_capacity, num_threads: have no effect.
+
+    Raises: ValueError unless shuffle is True or False
+    """
+    if shuffle not in (True, False):
+        raise ValueError(
+            "shuffle must be provided and explicitly set as boolean (it is recommended to set it "
+            "as True for training)."
+        )
+
+    def input_fn() -> Dataset:
+        samples = Dataset.from_arrays(*((x,) if y is None else (x, y)))
+        ordered = samples.shuffle() if shuffle else samples
+        return ordered.repeat(num_epochs).batch(batch_size)
+
+    return input_fn
+
+
 def estimator_module() -> ModuleType:
     """Return a module of these names."""
     from csrun.tensorflow.tf_estimator import CerebrasEstimator
@@ -72,6 +103,7 @@ def estimator_module() -> ModuleType:
         RunConfig=CSRunConfig,
         TrainSpec=TrainSpec,
         WarmStartSettings=WarmStartSettings,
+        inputs=SimpleNamespace(numpy_input_fn=numpy_input_fn),
         train_and_evaluate=train_and_evaluate,
     )
     return made

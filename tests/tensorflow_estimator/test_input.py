@@ -4,10 +4,12 @@ import sys
 import time
 
 import numpy as np
+import pytest
 from support.tf_models import ignore_warnings, tf
 
 from csrun.data import Dataset, formats
 from csrun.executable import RunMode
+from csrun.tensorflow.estimator_names import estimator_module
 from csrun.tensorflow.tf_input import input_of
 
 pytestmark = ignore_warnings
@@ -52,6 +54,19 @@ def test_a_script_that_turns_the_order_off_is_overruled():
         return tf.data.Dataset.range(16).map(delayed, 8).with_options(options)
 
     assert read(input_fn) == list(range(16))
+
+
+def test_arrays_are_given_as_by_the_estimators_of_tensorflow_1():
+    """Batches that continue over two passes, the last one with fewer samples."""
+    x, y = {"a": np.arange(5.0, dtype=np.float32)}, np.arange(5)
+    make = estimator_module().inputs.numpy_input_fn
+    found = list(input_of(make(x, y, 4, num_epochs=2, shuffle=False), RunMode.EVAL, 1)(None))
+    assert [each.tolist() for _, each in found] == [[0, 1, 2, 3], [4, 0, 1, 2], [3, 4]]
+    assert [each.tolist() for each, _ in found] == [each.tolist() for _, each in found]
+    shuffled = list(input_of(make(x, y, 5, shuffle=True), RunMode.TRAIN, 1)(None))
+    assert sorted(shuffled[0][1]) == list(range(5))
+    with pytest.raises(ValueError, match="shuffle must be provided"):
+        make(x, y)
 
 
 def test_records_are_those_of_csruns_reader(tmp_path):
