@@ -15,7 +15,7 @@ from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import token_of
 
 #: Functions that may return one of their arguments, which tokens cannot know.
-_GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})
+_GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "getitem", "real"})
 
 
 class LoopShape:
