@@ -34,6 +34,7 @@ MODEL = "the model"
 #: Types of values of a step: made once, as a union is made anew each time it is written.
 _VALUES = (TracedTensor, Token)
 _SET_DATA = torch.Tensor.data.__set__
+_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 _REQUIRES_GRAD = attrgetter("requires_grad")
 #: Names of one function: as an operator, as a method, and in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
@@ -110,6 +111,11 @@ def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
     return tuple(found)
 
 
+def _hooks_parameter(func: Any, args: tuple[Any, ...]) -> bool:
+    """True for a hook on a parameter, which is none of a step's calls: it stays for later steps."""
+    return func in _HOOKS and isinstance(args[0], torch.nn.Parameter)
+
+
 def carried(value: Any) -> Any:
     """Return the numbers of a detached value of an earlier step; others unchanged."""
     if not isinstance(value, TracedTensor | LazyTensor) or value.requires_grad:
@@ -140,7 +146,7 @@ class Calls(TorchFunctionMode):
     ) -> Any:
         """Handle a call of a PyTorch function."""
         kwargs = kwargs or {}
-        if self._recorder.is_finished:
+        if self._recorder.is_finished or _hooks_parameter(func, args):
             return call_for_user(func, args, kwargs)
         if self._followed is not None:
             return self._followed.call(func, args, kwargs)

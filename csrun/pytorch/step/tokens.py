@@ -207,7 +207,8 @@ class Token(LazyTensor):
 
     def detach(self) -> "Token":
         """Return the value, detached."""
-        made = Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
+        with torch._C.DisableTorchFunction():  # no calls of a step that is recorded after all
+            made = Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
         if self.slot.is_output:
             self.step.detached += (ref(made),)
         return made

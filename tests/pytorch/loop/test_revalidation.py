@@ -223,7 +223,8 @@ HOOKS = {
     ("register", "at", "fast"),
     [
         *((register, {5}, True) for register in HOOKS),
-        ("hook", {3, 4}, True),
+        ("hook", {1, 4}, True),
+        ("hook", {1, 4}, False),
         ("node", {3, 4}, True),
         ("node", {5}, False),
     ],
@@ -240,7 +241,10 @@ def test_a_hook_of_a_gradient_is_called_from_its_step_on(tmp_path, register, at,
             elif step in at:
                 handle, *kit.kept = HOOKS[register](kit.model[0].weight)
                 handles.append(handle)
-            losses.append(kit.update(loss))
+            kit.optimizer.zero_grad()
+            loss.backward()
+            losses.append(loss.detach())
+            kit.optimizer.step()
         return losses
 
     beside(loop, tmp_path, settings={"fast": fast})
