@@ -38,6 +38,9 @@ IN_FORWARD = {
     "`F.rrelu` in training; gradients that are edited with random numbers from a later step on": (
         lambda x: f.rrelu(x, training=True)
     ),
+    "`nn.EmbeddingBag(scale_grad_by_freq=True)`": lambda x: (
+        x * f.embedding_bag(torch.arange(6)[None], x.t(), scale_grad_by_freq=True, mode="sum").sum()
+    ),
     "Bessel functions but I, as `torch.special.bessel_j0`": lambda x: (
         x * torch.special.bessel_j0(x.detach())
     ),

@@ -50,16 +50,13 @@ def embedding_bag(
 ) -> Any:
     """Sum, mean or maximum of the looked-up rows of each bag.
 
+    Gradients by frequency are left to PyTorch, whose kernel divides by the counts of other rows.
+
     Shapes: input [B, size], or [N] with offsets [B] -> [B, D]
     """
-    if input.dim() != (1 if offsets is not None else 2):
-        return NotImplemented  # PyTorch has the error
-    options = {
-        "max_norm": max_norm,
-        "norm_type": norm_type,
-        "scale_grad_by_freq": scale_grad_by_freq,
-        "sparse": sparse,
-    }
+    if scale_grad_by_freq or input.dim() != (1 if offsets is not None else 2):
+        return NotImplemented
+    options = {"max_norm": max_norm, "norm_type": norm_type, "sparse": sparse}
     rows = functional.embedding(input, weight, **options)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[..., None]
