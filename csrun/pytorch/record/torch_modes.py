@@ -62,7 +62,9 @@ def compiled_as_eager() -> AbstractContextManager[Any]:
     written, so that their operators are recorded.
     """
     # the hooks are csrun's, and a module that is not compiled calls them once
-    warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global hooks")
+    warnings.filterwarnings(
+        "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
+    )
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
 
