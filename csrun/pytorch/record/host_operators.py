@@ -47,6 +47,7 @@ class _HostedRecorder(Protocol):
     draws: ForwardDraws
     plain: PlainTensors
     may_read_in_forward: bool
+    varies: str
     reader: Callable[[TracedTensor], torch.Tensor]
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor: ...
@@ -172,7 +173,10 @@ class HostOperators:
         if not is_read and (others[0].numel() == 1 or any(others[1:])):  # one number, or added
             return args
         recorder = self._recorder
-        if not any(isinstance(x, TracedTensor) or recorder.plain.is_varying(x) for x in tensors):
+        varies = bool(recorder.varies) and not is_read  # indices made of a value that was read
+        if not any(
+            varies or isinstance(x, TracedTensor) or recorder.plain.is_varying(x) for x in tensors
+        ):
             return args
         with unrecorded():
             traced = [recorder.traced(index) for index in tensors]

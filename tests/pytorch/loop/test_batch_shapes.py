@@ -259,3 +259,23 @@ def test_more_graphs_than_programs_are_refused(tmp_path, monkeypatch):
     said = r"test_batch_shapes.py:\d+: the shape of a result depends on the batch, and .* 3 graphs"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.passes(masked)
+
+
+class Matching(nn.Module):
+    """Assigns targets by outputs that it reads, as DETR does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        out = self.layer(x)
+        chosen = [torch.as_tensor(row.argsort()[:2]) for row in out.detach().numpy()]
+        rows = torch.cat([torch.full_like(each, n) for n, each in enumerate(chosen)])
+        wanted = torch.full((len(x), 4), 0.5, dtype=x.dtype)
+        wanted[rows, torch.cat(chosen)] = x[:, :2].flatten()
+        return out - wanted
+
+
+def test_targets_are_written_by_indices_that_forward_computes_of_outputs(tmp_path):
+    beside(lambda kit: kit.train_once(), tmp_path, Matching())
