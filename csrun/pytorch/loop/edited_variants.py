@@ -43,6 +43,19 @@ class EditedVariants:
         forms = self._forms.get(variant)
         return forms[0][1] if forms else self._recorded.get(variant, variant)
 
+    def forms_of(self, variant: StepVariant) -> list[StepVariant]:
+        """Return the variants that differ from a variant in their edits."""
+        found = [form for _, form in self._forms.get(variant, ()) if form is not variant]
+        recorded = self._recorded.get(variant, variant)
+        return found if recorded is variant else [*found, recorded]
+
+    def forget(self, variant: StepVariant) -> None:
+        """Forget a variant and its forms."""
+        for form in self.forms_of(variant):
+            self._first.pop(form, None)
+        self._forms.pop(variant, None)
+        self._recorded.pop(variant, None)
+
     def of_recorded(self, variant: StepVariant, recording: Recording) -> StepVariant:
         """Return the variant of a recorded step that ends several batches.
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -28,7 +29,7 @@ class GradientAccumulation:
     ) -> None:
         self._model, self._gradients = model, gradients
         self._optimized: list[str] = []
-        self._known: dict[StepVariant, bool] = {}
+        self._known: WeakKeyDictionary[StepVariant, bool] = WeakKeyDictionary()
         self.add_optimized(optimization.parameters if optimization else ())
         self._left: LoopStep | None = None
 

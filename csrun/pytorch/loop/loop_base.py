@@ -77,7 +77,7 @@ class LoopBase:
         self._gradients = Gradients(
             self, model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
         )
-        self._finders: dict[StepVariant, FindGradients] = {}
+        self._finder: tuple[StepVariant, FindGradients] | None = None  # of the last variant
         self.scaled_loss = ScaledLoss(run, optimization)
         self._accumulation = GradientAccumulation(model, optimization, self._gradients)
         self.readback = Readback(self, run)

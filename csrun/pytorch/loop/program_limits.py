@@ -1,16 +1,15 @@
-"""Warnings about steps with many graphs, each of which is a program, and their limits."""
+"""Warnings about steps with many graphs, each of which is a program; how many are kept."""
 
 import logging
 from collections.abc import Collection
 from typing import NamedTuple
 
-from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.step.variant import StepVariant
 
-MOST_STATES = 16  # states of the guards for one batch: one program each
-MOST_GRAPHS = 64  # graphs of one batch if all steps are recorded
+MOST_STATES = 16  # programs of one part of the loop that are kept, one for each guard state
+MOST_GRAPHS = 64  # the same if its steps are recorded, one for each graph
 WARNED = 8, 16, 32  # programs after which there is a warning
 
 log = logging.getLogger("csrun")
@@ -45,44 +44,38 @@ def _change_of(
     )
 
 
-def check_graph_count(
+def warn_of_graphs(
     recorded: RecordedStep, cause: str, alike: Collection[StepVariant], are_edits_apart: bool
 ) -> None:
-    """Warn before a recorded step gets the 8th, 16th or 32nd program of its part.
+    """Warn before a recorded step gets the 8th, 16th or 32nd program of its part, or the first one
+    that replaces another.
 
     cause: reason why all steps are recorded, if they are.
     alike: variants so far.
-
-    Raises: UsageError beyond the limit
     """
     count = len(alike) + 1
     if count <= MOST_GRAPHS and count not in WARNED:
         return
     change = _change_of(recorded, cause, next(iter(alike)), are_edits_apart)
-    of_each = f"one for each {change.each}: {change.remedy}"
-    if count > MOST_GRAPHS:
-        raise UsageError(
-            f"{change.line}, and the step has had more than {MOST_GRAPHS} graphs, each of which is "
-            f"compiled to a program, {of_each}"
-        )
     because = f" ({cause})" if cause and cause != change.line else ""
-    has = f"the step has {count} programs, of at most {MOST_GRAPHS}"
-    log.warning(f"{change.line}: {has}, {of_each}{because}")
+    _warn(change.line, count, MOST_GRAPHS, f"{change.each}: {change.remedy}{because}")
 
 
-def check_state_count(alike: Collection[StepVariant], changed: str) -> None:
-    """Warn in the same way if values that forward reads change. changed: name of the last one.
+def warn_of_states(alike: Collection[StepVariant], changed: str) -> None:
+    """Warn in the same way if values that forward reads change. changed: name of the last one."""
+    count = len(alike) + 1
+    if count > MOST_STATES or count in WARNED[:1]:
+        what = f"value of what forward reads (the last to change was {changed})"
+        remedy = "change it less often, or pass it with the batch, as a tensor"
+        _warn(user_line(), count, MOST_STATES, f"{what}: {remedy}")
 
-    Raises: UsageError beyond the limit
-    """
-    count, remedy = len(alike) + 1, "change it less often, or pass it with the batch, as a tensor"
-    if count > MOST_STATES:
-        raise UsageError(
-            f"{user_line()}: what forward reads has had more than {MOST_STATES} values (the last "
-            f"to change was {changed}), and each is compiled to a program: {remedy}"
+
+def _warn(line: str, count: int, most: int, what: str) -> None:
+    has = f"the step has {count} programs, one for each {what}"
+    if count > most:
+        has = (
+            f"the step has had more than {most} programs, one for each {what}. From now on a new "
+            "one replaces the one that was not used for the longest time, which is compiled again "
+            "when it is needed"
         )
-    if count in WARNED[:1]:
-        log.warning(
-            f"{user_line()}: the step has {count} programs, of at most {MOST_STATES}, one for each "
-            f"value of what forward reads (the last to change was {changed}): {remedy}"
-        )
+    log.warning(f"{line}: {has}")

@@ -317,11 +317,10 @@ class SessionLoop(LoopSteps):
 
     def _finder_of(self, variant: StepVariant) -> FindGradients:
         """Return the function that returns gradients of a variant's steps."""
-        found = self._finders.get(variant)
-        if found is None:
+        if self._finder is None or self._finder[0] is not variant:
             first = partial(ReturnedGradients, self.readback, variant)
-            found = self._finders[variant] = self._gradients.finder(first)
-        return found
+            self._finder = variant, self._gradients.finder(first)
+        return self._finder[1]
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:
         """Return the edit of a step that computes the norm by which all gradients are clipped."""

@@ -1,7 +1,7 @@
 """Cache of the variants of a loop's step."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -46,7 +46,9 @@ class VariantCache:
         self._causes = run.recorded_parts(session)
         self._variants: dict[Key, StepVariant] = {}
         self._earlier = run.variants_of(session, self._variants)
-        self._recordings: dict[StepVariant, int] = {}  # of each known variant
+        # of each known variant, the last used one last
+        self._recordings: dict[StepVariant, int] = {}
+        self._full: set[Key] = set()  # parts in which a new variant replaces an old one
         self._edited = EditedVariants(model, run.compile)
         # key and variant of the last step; None if the next step must look its variant up
         self._last: tuple[Key, StepVariant] | None = None
@@ -86,11 +88,13 @@ class VariantCache:
             self._last = key, found
             return found, None
         close: tuple[StepVariant | None, HostResults | None] = None, None
-        for variant in self.alike(key):
+        for first in self._checked(key):
+            variant = self._edited.latest(first)
             if variant.shape.host.given:
                 return variant, None
             computed = variant.shape.host.compute(batch(), {})
             if computed is not None and computed.is_exact:
+                self._note_use(first)
                 return variant, computed
             if computed is not None and close[0] is None:
                 close = variant, computed
@@ -98,10 +102,13 @@ class VariantCache:
 
     def alike(self, key: Key) -> list[StepVariant]:
         """Return the checked variants of a key, which differ in shapes, latest first."""
+        return [self._edited.latest(each) for each in self._checked(key)]
+
+    def _checked(self, key: Key) -> list[StepVariant]:
         latest = self._variants.get(key)
         found = {each: None for own, each in self._variants.items() if own[:4] == key}
         known = found if latest is None else {latest: None, **found}
-        return [self._edited.latest(each) for each in known if self.is_checked(each)]
+        return [each for each in known if self.is_checked(each)]
 
     def cause_of(self, key: Key) -> str:
         """Return why all steps of a part of the loop are recorded; empty if they are not."""
@@ -168,13 +175,17 @@ class VariantCache:
             self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         else:
             variant = self._learn_new(step, recorded, mode)
+        self._note_use(variant)
         self._recordings[variant] += 1
         return variant
+
+    def _note_use(self, variant: StepVariant) -> None:
+        self._recordings[variant] = self._recordings.pop(variant)
 
     def _same(self, recorded: RecordedStep) -> StepVariant | None:
         """Return a variant with another graph or guard state that computes the same.
 
-        Raises: UsageError if there are too many that compute different things
+        If there is none, the part has room for another.
         """
         part = *recorded.key[:2], recorded.modes or recorded.key[2]
         alike = {variant: None for key, variant in self._variants.items() if key[:3] == part}
@@ -186,11 +197,26 @@ class VariantCache:
                 return variant
         self._take_with_step(recorded, alike)
         cause = self.cause_of(part)
-        if cause or recorded.graph.host_line:
-            program_limits.check_graph_count(recorded, cause, alike, self._run.accumulates)
-        elif alike:
-            program_limits.check_state_count(alike, self._changed())
+        is_by_graph = bool(cause or recorded.graph.host_line)
+        if part not in self._full and is_by_graph:
+            program_limits.warn_of_graphs(recorded, cause, alike, self._run.accumulates)
+        elif part not in self._full and alike:
+            program_limits.warn_of_states(alike, self._changed())
+        most = program_limits.MOST_GRAPHS if is_by_graph else program_limits.MOST_STATES
+        if len(alike) >= most:
+            self._full.add(part)
+            self._drop_one(alike)
         return None
+
+    def _drop_one(self, alike: Collection[StepVariant]) -> None:
+        """Drop the variant of a part that was not used for the longest time, and its program."""
+        for variant in self._recordings:
+            if variant in alike and self._run.drop([variant, *self._edited.forms_of(variant)]):
+                self._edited.forget(variant)
+                del self._recordings[variant]
+                for key in [key for key, each in self._variants.items() if each is variant]:
+                    del self._variants[key]
+                return
 
     def _take_with_step(self, recorded: RecordedStep, alike: Iterable[StepVariant]) -> None:
         """Make the script's values that differ from a variant's inputs of each step."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -141,6 +141,19 @@ class RunPrograms:
             self._compiling.compile(self.run, variant, None if is_known else self.replay.found)
             if machine is not None and machine.takes(variant):
                 machine.load(variant)
+
+    def drop(self, variants: Collection[StepVariant]) -> bool:
+        """Unload the programs of variants that are no longer used; False if others need them."""
+        machine = self._machine
+        if self._compiling.trained in variants or (machine and machine.needs(variants)):
+            return False
+        self.flush()
+        for variant in variants:
+            compiled = variant.batches.variants
+            compiled[:] = [each for each in compiled if each is not variant]
+        if self._machine is not None:
+            self._machine.drop(variants)
+        return True
 
     @property
     def stored_names(self) -> Sequence[str]:

@@ -150,11 +150,22 @@ class ScriptMachine:
 
     def keep(self, variants: Container[StepVariant]) -> None:
         """Unload the programs of all other variants."""
-        others = [variant for variant in self._variants if variant not in variants]
-        self._variants = [variant for variant in self._variants if variant in variants]
-        self._unload([variant.program for variant in others if variant.program is not None])
+        self.drop([variant for variant in self._variants if variant not in variants])
+
+    def needs(self, variants: Collection[StepVariant]) -> bool:
+        """True if one of the variants has defined the store, or others have the batches of its
+        program.
+        """
+        others = {each.batches for each in self._variants if each not in variants}
+        feeding = (each for each in variants if each.program is each.batches.fed is not None)
+        return self.owner in variants or any(each.batches in others for each in feeding)
+
+    def drop(self, variants: Collection[StepVariant]) -> None:
+        """Unload the programs of variants."""
+        self._variants = [variant for variant in self._variants if variant not in variants]
+        self._unload([variant.program for variant in variants if variant.program is not None])
         taken = {variant.batches for variant in self._variants if variant.program is not None}
-        for variant in others:
+        for variant in variants:
             variant.program = variant.orders = None
             # no other program uses them: the next variant has its own
             if variant.batches not in taken:

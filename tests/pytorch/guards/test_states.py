@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.guards import Guards  # noqa: E402
+from csrun.pytorch.loop import program_limits  # noqa: E402
 from csrun.pytorch.step.mutation_counters import ModuleSets  # noqa: E402
 
 SETTINGS = {"tau": 1.0, "activation": torch.tanh}
@@ -158,6 +159,13 @@ def trained(change, when):
 def test_a_value_that_changes_between_passes_is_pytorchs(tmp_path, name):
     read, change = READS[name]
     beside(trained(change, "pass"), tmp_path, Scaled(read))
+
+
+def test_more_values_than_programs_replace_each_other(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(program_limits, "MOST_STATES", 2)
+    read, change = READS["function"]
+    beside(trained(change, "pass"), tmp_path, Scaled(read))
+    assert "has had more than 2 programs, one for each value of what forward reads" in caplog.text
 
 
 def test_a_value_may_change_after_the_batch_was_taken(tmp_path):
