@@ -189,7 +189,7 @@ class Calls(TorchFunctionMode):
             leaves = leaves_of(args, kwargs)
         if any(isinstance(a, TracedTensor) and self._is_earlier(a) for a in leaves):
             return self.later(func, args, kwargs)
-        if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
+        if self._writes_loops(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
             if not self._writes_created(args[0], leaves):
                 return self._on_numbers(func, args, kwargs)
             self._recorder.note_varying("the loop computes its loss in a tensor that it creates")
@@ -252,6 +252,15 @@ class Calls(TorchFunctionMode):
         if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             fresh.note_of_loop(results)
         return fresh.resolve(results)
+
+    def _writes_loops(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """True if a function writes a tensor of the loop that the step does not write, such as a
+        metric's, unlike an optimizer's state in a step that has the updates.
+        """
+        recorder = self._recorder
+        return writes_outside(func, args) and not (
+            recorder.has_updates and recorder.is_owned(args[0])
+        )
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
         recorder = self._recorder

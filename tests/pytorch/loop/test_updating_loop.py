@@ -285,3 +285,30 @@ def test_gradients_may_be_set_to_none_by_the_loop(tmp_path):
         return losses
 
     beside(loop, tmp_path)
+
+
+def test_the_loop_writes_values_of_the_step_into_a_buffer_and_an_optimizers_state(tmp_path):
+    """As a centre of outputs, and the Hessian of Sophia."""
+
+    def loop(pair):
+        losses = []
+        for (x,) in pair.train:
+            out = pair.d(x)
+            loss = (out - pair.d.mean).square().mean()
+            losses.append(loss.detach())
+            pair.optimizers[0].zero_grad()
+            loss.backward()
+            pair.optimizers[0].step()
+            with torch.no_grad():
+                pair.d.mean.mul_(0.5).add_(out.mean(0), alpha=0.5)
+                state = pair.optimizers[0].state[pair.d[2].weight]
+                state["exp_avg_sq"].add_(pair.d[2].weight.grad.square())
+        return losses
+
+    class WithMean(Pair):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.d.register_buffer("mean", torch.zeros(1, dtype=torch.float64))
+            self.models, self.optimizers = [self.d], self.optimizers[:1]
+
+    beside(loop, tmp_path, kit=WithMean)
