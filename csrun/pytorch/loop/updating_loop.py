@@ -16,12 +16,12 @@ from csrun.base.mode import RunMode
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop import mismatch
 from csrun.pytorch.loop.host_updates import update_on_host
+from csrun.pytorch.loop.optimizer_calls import OptimizerCalls
 from csrun.pytorch.loop.recorded_gradients import slot_of
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.scaled_loss import ScaledLoss
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_step import UpdatingStep
-from csrun.pytorch.optimizers.called_closure import CalledClosure
 from csrun.pytorch.optimizers.recorded_updates import needs_closure
 from csrun.pytorch.optimizers.trained_groups import TrainedGroup
 from csrun.pytorch.record.arguments import leaves_of
@@ -53,6 +53,7 @@ class UpdatingLoop(SessionLoop):
                 f"{self._run.run.config.precision} out"
             )
         self._earlier: list[tuple[torch.Tensor, TracedTensor]] = []  # gradients during backward()
+        self._optimizer_calls = OptimizerCalls(self)
 
     @property
     def _open_step(self) -> UpdatingStep | None:
@@ -86,40 +87,56 @@ class UpdatingLoop(SessionLoop):
     def _is_done(self, recorded: UpdatingStep, leaves: list[Any]) -> bool:
         """True if a call of a model begins another step, for batches that the loop makes."""
         assert self._step is not None, "it is open"
-        is_updated = len(recorded.updated) == len(self._model.optimizers)
+        is_updated = all(not recorded.updated.isdisjoint(one) for one in self._model.families)
         return self._step.batches.is_pushed and is_updated and not any(map(recorded.is_of, leaves))
 
     def update(
         self, optimizer: torch.optim.Optimizer, own: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Handle the loop's call of an optimizer's step()."""
-        closure = next(iter((*args, *kwargs.values())), None)
+        if self._optimizer_calls.is_open:  # in the step of an optimizer that wraps it
+            self._optimizer_calls.note(optimizer)
+            return own(*args, **kwargs)
+        closure = next(filter(callable, (*args, *kwargs.values())), None)
         if needs_closure(optimizer):
             return update_on_host(self, optimizer, own, closure)
-        called = None
-        if closure is not None:
-            with torch.enable_grad():
-                called = CalledClosure(optimizer, closure())
+        if closure is None:
+            self.require_step()
+        else:
+            if self._open_step is not None and self._is_done(self._open_step, []):
+                self.end_step()
+            called = self._optimizer_calls.within(closure)
+            args = [called if x is closure else x for x in args]
+            kwargs = {name: called if x is closure else x for name, x in kwargs.items()}
+        with self._optimizer_calls.of(optimizer, has_gradients=closure is None):
+            return own(*args, **kwargs)
+
+    def require_step(self) -> UpdatingStep:
+        """Return the open step. Raises: UsageError if there is none"""
         recorded = self._open_step
         if recorded is None:
             raise UsageError(
                 f"{user_line()}: optimizer.step() is called outside of a step: call a model of "
                 "the Session before it"
             )
-        self._require_own_gradients(recorded, optimizer)
-        with unrecorded():
-            has_new = self._model.updates.create_missing(optimizer)
+        return recorded
 
-        def take_states() -> None:
-            recorded.take_states()
-            self.watch.begin()
+    def begin_update(
+        self, optimizer: torch.optim.Optimizer, has_gradients: bool
+    ) -> UpdatingStep | None:
+        """Create the state of parameters with new gradients; return the open step, if any.
 
-        if has_new:
-            take_states()
-        with recorded.updating(optimizer):
-            found = own() if called is None else called.step(own, recorded)
-            self._model.updates.take_new(optimizer, take_states)
-        return found
+        Raises: UsageError for gradients of an earlier step
+        """
+        recorded = self._open_step
+        if recorded is not None and has_gradients:
+            self._require_own_gradients(recorded, optimizer)
+            with unrecorded():
+                has_new = self._model.updates.create_missing(optimizer)
+            if has_new:
+                recorded.take_states()
+                self.watch.begin()
+        return recorded
 
     def run_step(self, values: Sequence[TracedTensor]) -> list[torch.Tensor]:
         """End the step, without an update, and return numbers of its values."""

@@ -20,9 +20,8 @@ class UpdatingStep(RecordedStep):
         super().__init__(*given)
 
     @contextmanager
-    def updating(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Record an optimizer's step."""
-        self.updated.add(id(optimizer))
+    def updating(self) -> Iterator[None]:
+        """Record calls of an optimizer."""
         self.calls.depth += 1  # its calls are not the loop's
         recorder, begin = self._recorder, len(self._recorder.operators)
         recorder.is_in_update = True
@@ -32,11 +31,6 @@ class UpdatingStep(RecordedStep):
             recorder.is_in_update = False
             recorder.updates.append(slice(begin, len(recorder.operators)))
             self.calls.depth -= 1
-
-    def values_of(self, params: Iterable[torch.Tensor]) -> list[Ref | None]:
-        """Return the current values of parameters; None for one that the step does not use."""
-        known = self._recorder.known
-        return [known[id(p)].value if id(p) in known else None for p in params]
 
     def after_backward(self, call: Callable[[], None]) -> None:
         """Set a function that is called after each backward()."""

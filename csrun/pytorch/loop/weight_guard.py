@@ -13,6 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.deferred_init.tape import address
 from csrun.pytorch.errors import call_for_user, is_users_call, user_line
 from csrun.pytorch.record.arguments import leaves_of, written_by
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import name_of
 from csrun.pytorch.step.mutation_counters import ModuleSets, ParameterSets
@@ -143,6 +144,10 @@ class WeightGuard(TorchDispatchMode):
         Raises: UsageError within a step, for another shape, or for the memory of another Parameter
         """
         places = [i for i, known in enumerate(self._tensors) if known is parameter]
+        if places and _is_recorded_with_updates(value):
+            with torch.no_grad():
+                parameter.copy_(value)
+            return
         is_write = not _is_same_view(parameter, value)
         if not (self._has_begun and places and is_write and is_users_call(3)):
             set_it()
@@ -228,6 +233,13 @@ class WeightGuard(TorchDispatchMode):
             return None
         names = self._memories.get(address(leaf))
         return names[0] if names else None
+
+
+def _is_recorded_with_updates(value: torch.Tensor) -> bool:
+    """True for a value of an open step that writes weights itself."""
+    if not isinstance(value, TracedTensor):
+        return False
+    return value.recorder.has_updates and not value.recorder.is_finished
 
 
 def _replaced(name: str) -> UsageError:

@@ -1,153 +1,146 @@
 """State of an optimizer before its first step; PyTorch creates it in that step."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import written_by
+from csrun.pytorch.record.model_group import tensors_of_state, wrapped_by
 
-Params = Sequence[torch.Tensor]
-
-
-def with_wrapped(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """Return an optimizer and those that it wraps, which have the state of its parameters."""
-    found: list[torch.optim.Optimizer] = []
-    rest = [optimizer]
-    while rest:
-        one = rest.pop()
-        if all(one is not other for other in found):
-            found.append(one)
-            rest += [x for x in vars(one).values() if isinstance(x, torch.optim.Optimizer)]
-    return found
+aten = torch.ops.aten
+_UNINITIALIZED = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty}
+_TOLERANCES = {torch.float64: 1e-12}  # of two first steps; others 1e-6
 
 
-@dataclass(frozen=True)
-class InitialState:
-    """Properties of a created state.
+def create_state(
+    optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]
+) -> Mapping[torch.Tensor, Any] | None:
+    """Make an optimizer create the state of parameters, which it does in their first step.
 
-    of_gradients: ids of its numbers, tensors without an axis, that depend on gradients.
-    is_other_first: whether a step from it differs from the step that creates it.
+    It makes a step on zero gradients of these; everything that this writes is then reset. A first
+    step from this state must equal one without state. Otherwise, as where the state begins with the
+    first gradient, return the state, which the first step must create.
     """
+    every = [optimizer, *wrapped_by(optimizer)]
+    with _trial(every, params, _example_of) as run:
+        run()
+        expected = _values_of(every)
+    had = [dict(one.state) for one in every]
+    with _trial(every, params, torch.zeros_like, decays=False) as run:
+        run()
+        states: list[Any] = [one.state for one in every]
+    for one, state in zip(every, states, strict=True):
+        one.state.update({p: items.at_first() for p, items in state.items()})
+    with _trial(every, params, _example_of) as run:
+        run()
+        is_equal = _are_equal(_values_of(every), expected)
+    if is_equal:
+        return None
+    made = dict(optimizer.state)
+    for one, before in zip(every, had, strict=True):
+        one.state.clear()
+        one.state.update(before)
+    return made
 
-    of_gradients: frozenset[int]
-    is_other_first: bool
+
+@contextmanager
+def _trial(
+    optimizers: Sequence[torch.optim.Optimizer],
+    params: Sequence[torch.Tensor],
+    gradient: Callable[[torch.Tensor], torch.Tensor],
+    decays: bool = True,
+) -> Iterator[Callable[[], None]]:
+    """Context manager that yields a step of the first optimizer, and then resets what it wrote.
+
+    gradient: returns that of a parameter. decays: with weight decay, which is also a gradient.
+    """
+    groups = [group for one in optimizers for group in one.param_groups]
+    every = {id(p): p for group in groups for p in group["params"]}.values()
+    held = [(p, p.grad, p.data) for p in every]
+    objects = _Contents([*groups, *(one.__dict__ for one in optimizers)])
+    given, first = set(map(id, params)), _FirstValues()
+    for parameter in every:
+        parameter.grad = gradient(parameter.detach()) if id(parameter) in given else None
+    for group in groups:
+        group |= {"weight_decay": 0} if "weight_decay" in group and not decays else {}
+    for one in optimizers:
+        state = {p: _FirstItems(_copied(items)) for p, items in one.state.items()}
+        one.state = _FirstItemsOfAll(state)
+    step = unwrap(type(optimizers[0]).step)
+
+    def run() -> None:
+        with torch.no_grad(), first:
+            call_for_user(step, (optimizers[0],))
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            yield run
+    finally:
+        first.restore()
+        objects.restore()
+        for parameter, own_gradient, data in held:
+            parameter.grad, parameter.data = own_gradient, data
 
 
-def create_state(optimizer: torch.optim.Optimizer, params: Params) -> InitialState:
-    """Make an optimizer create the state of parameters, which it does in their first step."""
-    trial = _Trial(optimizer, params)
-    created = trial.step(torch.zeros_like, trial.without(params), has_decay=False)
-    of_zeros = trial.values
-    trial.step(_ramp, trial.without(params))
-    first, of_ramp = [*trial.weights, *trial.values], trial.values
-    for state, items in zip(trial.states, created, strict=True):
-        state.update({parameter: each.at_first() for parameter, each in items.items()})
-    trial.step(_ramp, trial.copied())
-    other = [*trial.weights, *trial.values]
-    leaves = [x for state in trial.states for p in params for x in _leaves(state, p)]
-    each = zip(leaves, of_zeros, of_ramp, strict=False)
-    return InitialState(
-        frozenset(id(x) for x, before, after in each if _is_scalar(x) and before != after),
-        len(first) != len(other) or not all(map(_is_equal, first, other)),
+def _example_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a gradient for a trial."""
+    values = torch.linspace(-1, 1.5, parameter.numel(), dtype=parameter.dtype)
+    return torch.zeros_like(parameter).copy_(values.reshape(parameter.shape))
+
+
+def _values_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[Any, torch.Tensor]:
+    """Return copies of all parameters and tensors of state, by their places."""
+    found: dict[Any, torch.Tensor] = {}
+    for number, one in enumerate(optimizers):
+        for parameter, state in one.state.items():
+            found |= {(number, id(parameter), *p): x for p, x in tensors_of_state(state)}
+        found |= {id(p): p.detach() for group in one.param_groups for p in group["params"]}
+    return {place: tensor.clone() for place, tensor in found.items()}
+
+
+def _are_equal(first: Mapping[Any, torch.Tensor], second: Mapping[Any, torch.Tensor]) -> bool:
+    if first.keys() != second.keys():
+        return False
+    pairs = ((first[place], second[place]) for place in first)
+    return all(
+        a.shape == b.shape
+        and torch.allclose(a, b, rtol=_TOLERANCES.get(a.dtype, 1e-6), atol=0, equal_nan=True)
+        for a, b in pairs
     )
 
 
-class _Trial:
-    """Steps of an optimizer on other gradients, whose writes are undone.
-
-    states: those of the optimizer and the ones that it wraps. weights, values: of the parameters
-    and of all leaves of their states after the last step.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, params: Params) -> None:
-        self._optimizer, self._params = optimizer, params
-        self._all = with_wrapped(optimizer)
-        self.states: list[Any] = [one.state for one in self._all]
-        self.weights: list[Any] = []
-        self.values: list[Any] = []
-
-    def without(self, params: Params) -> list["_FirstItemsOfAll"]:
-        """Return the states without those of parameters."""
-        given = set(map(id, params))
-        return [
-            _FirstItemsOfAll({p: _FirstItems(x) for p, x in state.items() if id(p) not in given})
-            for state in self.states
-        ]
-
-    def copied(self) -> list["_FirstItemsOfAll"]:
-        """Return the states in other dicts."""
-        return self.without(())
-
-    def step(
-        self,
-        gradient: Callable[[torch.Tensor], torch.Tensor],
-        states: "list[_FirstItemsOfAll]",
-        *,
-        has_decay: bool = True,
-    ) -> "list[_FirstItemsOfAll]":
-        """Call the optimizer's step with other states, and return these."""
-        groups = [group for one in self._all for group in one.param_groups]
-        options, numbers = [dict(group) for group in groups], [_numbers(one) for one in self._all]
-        every = {id(p): p for group in groups for p in group["params"]}.values()
-        gradients, given = [p.grad for p in every], set(map(id, self._params))
-        first = _FirstValues()
-        for parameter in every:
-            parameter.grad = gradient(parameter.detach()) if id(parameter) in given else None
-        for group in groups:  # decay is also a gradient
-            group |= {"weight_decay": 0} if "weight_decay" in group and not has_decay else {}
-        for one, state in zip(self._all, states, strict=True):
-            one.state = state
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), first:
-                call_for_user(unwrap(type(self._optimizer).step), (self._optimizer,))
-            self.weights = [p.detach().clone() for p in self._params]
-            leaves = [x for state in states for p in self._params for x in _leaves(state, p)]
-            self.values = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
-        finally:
-            first.restore()
-            for one, state, own in zip(self._all, self.states, numbers, strict=True):
-                one.state = state
-                vars(one).update(own)
-            for group, before in zip(groups, options, strict=True):
-                group.clear()
-                group.update(before)
-            for parameter, before in zip(every, gradients, strict=True):
-                parameter.grad = before
-        return states
+def _copied(value: Any) -> Any:
+    """Return a copy of lists and dicts, with the same other objects."""
+    if isinstance(value, dict):
+        return {key: _copied(x) for key, x in value.items()}
+    return [*map(_copied, value)] if type(value) is list else value
 
 
-def _ramp(parameter: torch.Tensor) -> torch.Tensor:
-    """Gradient whose elements differ."""
-    return torch.linspace(-0.7, 1.3, parameter.numel(), dtype=parameter.dtype).view_as(parameter)
+class _Contents:
+    """Contents of dicts, and of the lists and dicts in them."""
 
+    def __init__(self, dicts: Sequence[dict[str, Any]]) -> None:
+        inner = [x for each in dicts for x in each.values() if type(x) in (list, dict)]
+        self._dicts = [(x, dict(x)) for x in (*dicts, *inner) if isinstance(x, dict)]
+        self._lists = [(x, list(x)) for x in inner if isinstance(x, list)]
 
-def _leaves(state: Mapping[Any, Any], parameter: torch.Tensor) -> list[Any]:
-    return tree_flatten(dict(state[parameter]))[0] if parameter in state else []
-
-
-def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    return {k: x for k, x in vars(optimizer).items() if isinstance(x, int | float | None)}
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and not value.dim()
-
-
-def _is_equal(first: Any, other: Any) -> bool:
-    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = first.shape == other.shape
-        return same and bool(torch.equal(first.nan_to_num(), other.nan_to_num()))
-    return type(first) is type(other) and bool(first == other)
+    def restore(self) -> None:
+        """Restore the contents."""
+        for each, before in self._dicts:
+            each.clear()
+            each.update(before)
+        for items, values in self._lists:
+            items[:] = values
 
 
 class _FirstItems(dict[str, Any]):
-    """State of one parameter, with the initial value of each item."""
+    """State of one parameter, with the initial value of each number in it."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -158,8 +151,10 @@ class _FirstItems(dict[str, Any]):
         super().__setitem__(key, value)
 
     def at_first(self) -> dict[str, Any]:
-        """Return the state with the initial numbers and tensors."""
-        return {k: self._first.get(k, x) for k, x in self.items()}
+        """Return the state with the initial numbers, and the current tensors."""
+        found = self.items()
+        kept = (torch.Tensor, list, dict)
+        return {k: x if isinstance(x, kept) else self._first.get(k, x) for k, x in found}
 
 
 class _FirstItemsOfAll(dict[Any, _FirstItems]):
@@ -169,22 +164,43 @@ class _FirstItemsOfAll(dict[Any, _FirstItems]):
 
 
 class _FirstValues(TorchDispatchMode):
-    """Mode that saves the values of tensors before the first write to each."""
+    """Mode that saves the values of tensors before the first write to each.
+
+    The first value of a tensor without one, as of torch.empty, is the first one written.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._empty: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for tensor in written_by(func, args, kwargs):
-                if id(tensor) not in self._kept:
-                    self._kept[id(tensor)] = tensor, tensor.detach().clone()
-        return call_for_user(func, args, kwargs)
+        is_write = func._schema.is_mutable and torch.Tag.inplace_view not in func.tags
+        for tensor in written_by(func, args, kwargs) if is_write else ():
+            if id(tensor) not in self._kept and not self._fill(tensor):
+                self._kept[id(tensor)] = tensor, tensor.detach().clone()
+        found = call_for_user(func, args, kwargs)
+        if func.overloadpacket in _UNINITIALIZED:
+            self._empty[_memory(found)] = found
+        return found
+
+    def _fill(self, tensor: torch.Tensor) -> bool:
+        """True if a tensor has no value yet. It is then about to get one, at least in part."""
+        made = self._empty.get(_memory(tensor))
+        if made is not None and tensor.numel() == made.numel():
+            del self._empty[_memory(tensor)]
+        return made is not None
 
     def restore(self) -> None:
-        """Restore the initial values."""
+        """Restore the initial values; a tensor that has another shape now was a temporary one."""
         with torch.no_grad():
-            for tensor, value in self._kept.values():
-                tensor.copy_(value)
+            for tensor, value in reversed(self._kept.values()):  # aliases were written in turn
+                if tensor.shape == value.shape:
+                    tensor.copy_(value)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Return the address of the memory that a tensor shares with its aliases."""
+    address: int = tensor.untyped_storage().data_ptr()
+    return address

@@ -15,8 +15,8 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import ScheduleAttr
 from csrun.cirh.reference.learning import updated
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
-from csrun.pytorch.optimizers.called_closure import closure_error
 from csrun.pytorch.record.torch_modes import unrecorded
 
 _STEPS = 3
@@ -61,7 +61,10 @@ def require_plain_closure(optimizer: torch.optim.Optimizer) -> None:
         parameter.grad = torch.ones_like(parameter)
         type(own).step(own, closure)
     if calls != [False]:
-        raise closure_error(optimizer)
+        raise UsageError(
+            f"{user_line()}: {type(optimizer).__name__}.step() does not call its closure once and "
+            "before it writes weights: give the Session lists, [model] and [optimizer]"
+        )
 
 
 def _difference(

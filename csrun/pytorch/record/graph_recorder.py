@@ -212,7 +212,7 @@ class GraphRecorder:
         """
         if isinstance(tensor, TracedTensor):
             if tensor.recorder is not self:
-                raise self.refusal(tensor.stale_reason)
+                self.take_earlier(tensor)
             return tensor
         if self.fresh.is_taken(tensor):
             return self.fresh.traced(tensor)
@@ -227,6 +227,10 @@ class GraphRecorder:
         if tensor.requires_grad and torch.is_grad_enabled() and not self._may_require_grad(tensor):
             raise self.refusal(NOT_IN_MODEL)
         return self.plain.traced(tensor)
+
+    def take_earlier(self, tensor: TracedTensor) -> None:
+        """Raises: CaptureError for a value of another step"""
+        raise self.refusal(tensor.stale_reason)
 
     def _may_require_grad(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that forward has created, whose gradient ends with the step, and for a

@@ -16,7 +16,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.arguments import leaves_of, written_by
+from csrun.pytorch.record.arguments import leaves_of, tensors_in, written_by
 from csrun.pytorch.record.host_writes import HostWrites
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -101,6 +101,14 @@ class InPlaceWrites:
         target.like, target.held, target.view_of = new.like, new.held, new.view_of
         target._fake = None
         return target
+
+    def is_outside(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """True if an operator writes traced values into a tensor that the step has not made."""
+        if not any(isinstance(x, TracedTensor) for x in tensors_in(args, kwargs)):
+            return False
+        recorder = self._recorder
+        targets = (x for x in written_by(func, args, kwargs) if not recorder.is_recorded(x))
+        return any(not recorder.fresh.take(x) for x in targets)
 
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises: CaptureError for a write to an untraced tensor, whose views would not see it"""

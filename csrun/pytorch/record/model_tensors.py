@@ -84,8 +84,8 @@ class ModelTensors:
         found = self.find(tensor)
         return found.name if found and found.source is LeafSource.CONSTANT else None
 
-    def restore_replaced(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
-        """Restore replaced buffers; yield each with its replacement.
+    def replaced(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
+        """Yield replaced buffers, each with its replacement.
 
         Raises: CaptureError for a replaced parameter or integer buffer
         """
@@ -95,7 +95,6 @@ class ModelTensors:
                     f"{user_line()}: {entry.name} of the model was replaced by another tensor in "
                     "the step: leave its updates to the optimizer"
                 )
-            self._restore(entry)
             yield entry, now
 
     def restore_counters(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
@@ -104,7 +103,7 @@ class ModelTensors:
         for entry, now in self._replaced(counters):
             was = entry.tensor
             if now is not None and (now.shape, now.dtype) == (was.shape, was.dtype):
-                self._restore(entry)
+                self.restore(entry)
                 yield entry, now
 
     def _replaced(self, entries: Iterable[ModelTensor]) -> Iterator[tuple[ModelTensor, Any]]:
@@ -116,7 +115,8 @@ class ModelTensors:
             if now is not entry.tensor:
                 yield entry, now
 
-    def _restore(self, entry: ModelTensor) -> None:
+    def restore(self, entry: ModelTensor) -> None:
+        """Put a replaced tensor back."""
         where, _, name = entry.name.rpartition(".")
         setattr(self.modules[where], name, entry.tensor)
 

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
+from csrun.pytorch.record import update_numbers
 from csrun.pytorch.record.arguments import leaves_of, map_arguments, tensors_in
 from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
@@ -22,6 +23,7 @@ from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_buffers import HostBuffers
 from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
+from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
 from csrun.pytorch.record.packed_sequences import PackedSequences
@@ -41,7 +43,6 @@ from csrun.pytorch.record.unsupported import (
     DRAWS,
     refusal_of,
 )
-from csrun.pytorch.record.update_numbers import has_number, overload_of_tensors, record_scaled
 
 aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
@@ -183,8 +184,12 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         for buffer in new_buffers(self.model, self._model_tensors):
             raise buffer.error(self.operators)
         gradients = self.backward.take_gradients()
-        for entry, now in self._model_tensors.restore_replaced():
-            self.traced(entry.tensor).value = self.traced(now).value
+        if isinstance(self.model, ModelGroup):
+            self.model.take_replaced_states()
+        replaced = [(e, self.traced(now).value) for e, now in self._model_tensors.replaced()]
+        for entry, value in replaced:  # after all are read, which may have been exchanged
+            self._model_tensors.restore(entry)
+            self.traced(entry.tensor).value = value
         return self.so_far(gradients)
 
     def answer(
@@ -242,9 +247,12 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             return call_for_user(func, args, kwargs)
         if is_of_lists(func):
             return record_each(self, func, args, kwargs)
-        func = overload_of_tensors(func)
-        if self.is_in_update and has_number(func, kwargs):
-            return record_scaled(self, func, args, kwargs)
+        func = update_numbers.overload_of_tensors(func)
+        if self.is_in_update:
+            if func._schema.is_mutable and self.writes.is_outside(func, args, kwargs):
+                return update_numbers.write_on_host(self, func, args, kwargs)
+            if update_numbers.has_number(func, kwargs):
+                return update_numbers.record_scaled(self, func, args, kwargs)
         self._observe(args, kwargs)
         if not torch.is_inference_mode_enabled():
             if (repeated := self.repeated.results(func, args, kwargs)) is not None:
@@ -361,6 +369,11 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def note_varying(self, what: str) -> None:
         """Record why other steps may have other graphs or tensors, with the user's line."""
         self.varies = self.varies or f"{user_line()}: {what}"
+
+    def take_earlier(self, tensor: TracedTensor) -> None:
+        """Make a value that an optimizer has kept an input. Raises: CaptureError for others"""
+        if not self.is_in_update or not update_numbers.as_input(self, tensor):
+            super().take_earlier(tensor)
 
     def read(self, traced: TracedTensor) -> torch.Tensor:
         """Return a value that the loop reads, or forward, if it may.

@@ -1,4 +1,7 @@
-"""Operators of an optimizer with a number that may differ in each step, such as a learning rate.
+"""Operators of an optimizer with numbers of its own.
+
+A number may differ in each step, such as a learning rate. Tensors outside of the optimizer's state
+are the host's.
 
 An operator that adds something times the number is recorded as a product and a sum, because a
 product can take the number as an input of the step.
@@ -8,6 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.arguments import map_arguments, written_by
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import TracedTensor
 
 aten = torch.ops.aten
 #: Operators that add something times a number: the number's name, and which of two operands it
@@ -68,3 +76,28 @@ def _record_lerp(recorder: Any, func: Any, start: Any, end: Any, weight: float) 
     if func._schema.is_mutable:
         return recorder.writes.record(aten.copy_.default, (first, value), {})
     return value
+
+
+def as_input(recorder: Any, tensor: TracedTensor) -> bool:
+    """Make a detached value of an earlier step that an optimizer has kept an input of this one.
+
+    False if it has a gradient, or aliases, which would not see a write to it.
+    """
+    if tensor.requires_grad or len(list(tensor.memory.tensors)) > 1:
+        return False
+    with unrecorded():
+        numbers = tensor.numbers().clone()
+    recorder.plain.note_varying(numbers)
+    tensor.replace_by(recorder.alias(recorder.plain.traced(numbers)))
+    return True
+
+
+def write_on_host(recorder: Any, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Compute a write of values of the step into a tensor that is none of its own."""
+    for target in written_by(func, args, kwargs):
+        recorder.plain.note_varying(target)
+    args, kwargs = map_arguments(
+        lambda a: recorder.read(a) if isinstance(a, TracedTensor) else a, args, kwargs
+    )
+    with unrecorded():
+        return call_for_user(func, args, kwargs)

@@ -8,7 +8,6 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import optim  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
-from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.optimizers import initial_optimizer_state  # noqa: E402
 from csrun.pytorch.optimizers.initial_optimizer_state import create_state  # noqa: E402
 
@@ -48,6 +47,34 @@ class OfLists(optim.Optimizer):
         scales = torch._foreach_norm(gradients)
         torch._foreach_add_(scales, 1.0)
         torch._foreach_addcdiv_(group["params"], self.means, scales, value=-group["lr"])
+
+
+class FromFirst(optim.Optimizer):
+    """Begins with the first gradient and a filled tensor, replaces tensors of its state, and keeps
+    lists of them and values of its own.
+    """
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "steps": []})
+        self.total, self.norm = None, torch.zeros((), dtype=torch.float64)
+
+    @torch.no_grad()
+    def step(self, closure=None, scale=2.0):
+        (group,) = self.param_groups
+        group["steps"].append(scale)
+        norm = torch.stack([p.grad.norm() for p in group["params"]]).sum()
+        self.total = norm if self.total is None else 0.5 * self.total + norm
+        self.norm.lerp_(norm, 0.5)
+        for p in group["params"]:
+            state = self.state[p]
+            if not state:
+                state["before"], state["means"] = p.grad.clone(), [torch.zeros_like(p), 0]
+                state["size"] = torch.empty_like(p).fill_(0.1)
+            state["means"][0].lerp_(p.grad, 0.2)
+            state["size"], change = state["size"] + p.grad.abs(), p.grad - state["before"]
+            state["before"] = p.grad.clone()
+            size = state["size"] + self.total + self.norm + len(group["steps"])
+            p.sub_(group["lr"] * scale * (state["means"][0] + change) / size)
 
 
 class OfEach(optim.Optimizer):
@@ -103,6 +130,8 @@ class Wrapping(optim.Optimizer):
 
 
 CASES = {
+    "Adopting": Adopting,
+    "Wrapping": Wrapping,
     "Rprop": lambda p: optim.Rprop(p, 0.01),
     "ASGD": lambda p: optim.ASGD(p, 0.05, weight_decay=0.1, t0=3),  # averages from step 3 on
     "ASGD of lists": lambda p: optim.ASGD(p, 0.05, t0=3, foreach=True),
@@ -110,8 +139,7 @@ CASES = {
     "OfLists": lambda p: OfLists(p, 0.1),
     "Adafactor": lambda p: optim.Adafactor(p, 0.05),
     "Decaying": lambda p: Decaying(p, 0.1),
-    "Adopting": Adopting,
-    "Wrapping": Wrapping,
+    "FromFirst": lambda p: FromFirst(p, 0.3),
 }
 
 
@@ -133,7 +161,7 @@ IN_LISTS = {
     "NAdam": lambda p: optim.NAdam(p, 0.01),
     "Adam of lists": lambda p: optim.Adam(p, 0.01, foreach=True),
     "SGD": lambda p: optim.SGD(p, 0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
-    "Dampened": lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5),
+    "SGD with dampening": lambda p: optim.SGD(p, 0.05, momentum=0.9, dampening=0.5),
 }
 
 
@@ -202,43 +230,79 @@ def test_the_state_before_the_first_step_is_what_pytorch_creates():
     assert parameter.grad is None
 
 
-class Sharpness(optim.SGD):
-    """Asks for the closure that its `step()` has as an option, as SAM does."""
+def test_a_filled_tensor_begins_with_its_first_value():
+    class Filled(optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                state = self.state[p]
+                if not state:
+                    state["size"] = torch.empty_like(p).copy_(p)
+                p.sub_(p.grad / state["size"].add_(p.grad))
 
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = Filled([parameter], {})
+    create_state(optimizer, [parameter])
+    assert torch.equal(optimizer.state[parameter]["size"], torch.ones(3))
+
+
+class Sharpness(optim.Optimizer):
+    """Moves the weights up, and takes the step of another optimizer with the gradients there, as
+    SAM does. It can only do so after `train()`.
+    """
+
+    def __init__(self, params, base):
+        super().__init__(params, {})
+        self.base, self.is_training = base(self.param_groups), False
+        self.param_groups = self.base.param_groups
+
+    def train(self):
+        self.is_training = True
+
+    @torch.no_grad()
+    def first_step(self):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["before"] = p.data.clone()
+            p.add_(0.1 * p.grad / p.grad.norm())
+
+    @torch.no_grad()
+    def second_step(self):
+        assert self.is_training, "it is not training"
+        for p in self.param_groups[0]["params"]:
+            p.data = self.state[p]["before"]
+        self.base.step()
+
+    @torch.no_grad()
     def step(self, closure=None):
-        assert closure is not None, "it requires a closure"
+        self.first_step()
+        with torch.enable_grad():
+            closure()
+        self.second_step()
 
 
-def test_an_optimizer_whose_first_step_fails_is_refused(tmp_path):
-    said = (
-        r"(?s)torch_loops.py:\d+: Sharpness cannot take .* requires a closure.* another optimizer"
-    )
-    with pytest.raises(UsageError, match=said + "$"):
-        InLists(optimizer=lambda p: Sharpness(p, 0.1)).session(tmp_path)
+@pytest.mark.parametrize("has_closure", [False, True], ids=["two steps", "closure"])
+def test_an_optimizer_may_wrap_another_one(has_closure, tmp_path):
+    def loop(kit):
+        losses = []
+        kit.optimizer.train()
+        for x, y in kit.train:
 
-    def wrapping(parameters):
-        optimizer = Sharpness(parameters, 0.1)
-        optimizer.base = optim.SGD(optimizer.param_groups)
-        return optimizer
+            def closure(x=x, y=y):
+                kit.optimizer.zero_grad()
+                loss = kit.criterion(kit.model(x), y)
+                loss.backward()
+                return loss
 
-    with pytest.raises(UsageError, match=said + ", such as the one that it wraps$"):
-        InLists(optimizer=wrapping).session(tmp_path)
+            losses.append(closure().detach())
+            if has_closure:
+                kit.optimizer.step(closure)
+            else:
+                kit.optimizer.first_step()
+                closure()
+                kit.optimizer.second_step()
+        return losses
 
-
-class Keeping(OfEach):
-    """Keeps means in an attribute."""
-
-    def one(self, p, g, state, group):
-        self.means = getattr(self, "means", {})
-        mean = self.means.setdefault(p, torch.zeros_like(p))
-        p.sub_(mean.mul_(0.9).add_(g))
-
-
-def test_tensors_outside_of_an_optimizers_state_are_refused(tmp_path):
-    kit = InLists(optimizer=Keeping)
-    said = r"test_recorded_updates.py:\d+: .* this step of the optimizer has not made: keep it in"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        kit.train_once()
+    beside(loop, tmp_path, kit=InLists, optimizer=lambda p: Sharpness(p, optim.AdamW))
 
 
 def test_a_bug_of_csrun_in_the_first_step_keeps_its_traceback(tmp_path, monkeypatch):
