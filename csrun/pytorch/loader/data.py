@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves_with_path, tree_map
 from torch.utils.data import DataLoader
 
 from csrun.context import Role, current
@@ -143,16 +143,26 @@ class BatchTensors(Elements):
     def __init__(self, where: str) -> None:
         super().__init__()
         self._where = where
-        self._spec: TreeSpec | None = None
+        self._spec: Any = None  # of the batch; paths of its tensors if it has other objects
         self._shapes: list[tuple[int, ...]] = []  # shape of one row of each tensor
 
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
         """Return the batch's arrays.
 
-        Raises: UnusableLoaderError for a batch unlike the first one, or with anything but tensors
+        Other objects, such as text, are left to the loop, whose task makes the batch, too.
+
+        Raises: UnusableLoaderError for a batch unlike the first one, or without tensors
         """
         leaves, spec = tree_flatten(value)
-        arrays = tuple(array_of(leaf, number, self._where) for number, leaf in enumerate(leaves))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if len(tensors) < len(leaves):
+            spec = tuple(p for p, x in tree_leaves_with_path(value) if isinstance(x, torch.Tensor))
+        if not tensors:
+            raise UnusableLoaderError(
+                f"{self._where}: a batch has no tensors, got {type(value).__name__}: have "
+                "collate_fn return some"
+            )
+        arrays = tuple(array_of(x, number, self._where) for number, x in enumerate(tensors))
         shapes = [array.shape[1:] for array in arrays]
         if self._spec is None:
             self._spec, self._shapes = spec, shapes
@@ -182,16 +192,11 @@ def input_name(number: int) -> str:
     return f"batch_{number}"
 
 
-def array_of(leaf: Any, number: int, where: str) -> np.ndarray[Any, Any]:
+def array_of(leaf: torch.Tensor, number: int, where: str) -> np.ndarray[Any, Any]:
     """Return a batch's tensor as an array of the same memory.
 
     Raises: UnusableLoaderError for anything but a dense CPU tensor of a type that NumPy has
     """
-    if not isinstance(leaf, torch.Tensor):
-        raise UnusableLoaderError(
-            f"{where}: a batch must be made of tensors, got {type(leaf).__name__} as part "
-            f"{number}: leave it out in collate_fn, or make it a tensor"
-        )
     try:
         return leaf.detach().numpy()  # type: ignore[no-any-return]
     except (TypeError, RuntimeError) as error:

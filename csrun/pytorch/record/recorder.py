@@ -131,7 +131,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def batch(self, batch: Any) -> Any:
         """Return the batch with traced tensors, each an input, in order.
 
-        Raises: CaptureError for a tensor on another device, or an element that is not a tensor
+        Raises: CaptureError for a tensor on another device
         """
         with torch._C.DisableTorchFunction():  # not calls of the step
             return tree_map(self._trace_input, batch)
@@ -152,11 +152,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             number = sum(leaf.source is LeafSource.INPUT for leaf in self.leaves)
             name = f"batch_{number}"
             return self.add_leaf(given, LeafSource.INPUT, name, f"{LeafSource.INPUT} {name}")
-        raise CaptureError(
-            f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
-            f"{type(given).__name__}: convert it to a tensor in collate_fn, or leave "
-            "cbtorch.dataloader out, so that the chief makes the batches"
-        )
+        return given
 
     def follow(self, making: UnknownCalls) -> CallMatcher:
         """Follow the calls of earlier steps from now on, after the batch."""

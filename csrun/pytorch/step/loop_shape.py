@@ -60,6 +60,7 @@ class LoopShape:
         self.host = HostValues(recording)
         flat, self._spec = tree_flatten(self.batch)
         self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
+        self._has_others = len(self.arrays) != len(flat)  # than tensors
 
     def _goals(self, calls: Sequence[Call]) -> list[Ref]:
         """Return the values that each step computes by the same calls."""
@@ -148,6 +149,13 @@ class LoopShape:
         return tuple(ref for ref in self._slots if ref in made_of and ref != recording.loss)
 
     def tokens_of_batch(self, owner: Owner, step: StepOutputs) -> Any:
-        """Return the batch of a step, as tokens."""
+        """Return the batch of a step, as tokens; of other objects than tensors, its own."""
+        if self._has_others:
+            assert step.batch is not None, "it begins with one"
+            slots = iter(self.arrays)
+            return tree_map(
+                lambda x: token_of(owner, step, next(slots)) if isinstance(x, torch.Tensor) else x,
+                step.batch(),
+            )
         made = [token_of(owner, step, x) if type(x) is Slot else x for x in self._flat]
         return made if self._is_list else self._spec.unflatten(made)

@@ -310,7 +310,7 @@ def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 
 BATCHES = [
-    (lambda samples: "text", "made of tensors, got str as part 0"),
+    (lambda samples: "text", "a batch has no tensors, got str"),
     (lambda samples: torch.zeros(2, device="meta"), "part 0 .* got torch.float32 on meta"),
 ]
 

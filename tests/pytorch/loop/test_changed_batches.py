@@ -1,5 +1,6 @@
 """Loops that change the dict of a batch, and evaluations that read losses of int32 labels."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -8,6 +9,9 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from csrun.data.errors import UnusableLoaderError  # noqa: E402
+from csrun.pytorch.loader.data import BatchTensors  # noqa: E402
 
 
 class Named(Dataset):
@@ -42,6 +46,42 @@ def test_a_loop_pops_a_key_of_its_batch_and_adds_another(tmp_path):
         return losses
 
     beside(loop, tmp_path, kit=OfDicts)
+
+
+def test_other_objects_than_tensors_of_a_batch_are_those_of_each_step(tmp_path):
+    """Text, arrays and numbers, of which the loss takes some; the last batch is shorter."""
+
+    def collate(samples):
+        names = [f"sample {len(each)}" for each in samples]
+        counts = np.array([number for number, _ in enumerate(samples)])
+        return names, *torch.utils.data.default_collate(samples).values(), {"counts": counts}, 0.5
+
+    class OfObjects(Kit):
+        def __init__(self):
+            super().__init__()
+            self.train = DataLoader(Named(), 10, collate_fn=collate)
+
+    def loop(kit):
+        losses = []
+        for _ in range(2):
+            for names, x, mask, y, others, factor in kit.train:
+                each = f.cross_entropy(kit.model(x), y, reduction="none") * (mask + 1)
+                losses.append(kit.update(each.mean() * factor))
+                losses.append(len(names) + others["counts"].sum())
+        return losses
+
+    beside(loop, tmp_path, kit=OfObjects)
+
+
+def test_streamers_send_the_tensors_of_a_batch():
+    batches = BatchTensors("here")
+    x = torch.arange(3)
+    assert [a.tolist() for a in batches.taken((["a", "b"], x, None))] == [[0, 1, 2]]
+    assert [a.tolist() for a in batches.taken((["c"], x[:1], None))] == [[0]]
+    with pytest.raises(UnusableLoaderError, match="structure of the first one"):
+        batches.taken((x, ["c"], None))
+    with pytest.raises(UnusableLoaderError, match="here: a batch has no tensors, got list"):
+        BatchTensors("here").taken(["a", 1])
 
 
 class Labelled(nn.Module):
