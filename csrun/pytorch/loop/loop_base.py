@@ -21,7 +21,7 @@ from csrun.pytorch.loop.user_state import UserState
 from csrun.pytorch.loop.variant_cache import Key, VariantCache
 from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.record.operator_cache import CachedOperators
+from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.lower.clipping import clipped_norm_of
-from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.draws import Draw
+from csrun.pytorch.record.functions.composite_ops import is_of_training
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.run.replay import ValueLostError
 from csrun.pytorch.step.expected_calls import MODEL, Call

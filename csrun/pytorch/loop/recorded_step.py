@@ -21,9 +21,9 @@ from csrun.pytorch.loop.recorded_reads import HostComputedValues, ReplayedReads
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 from csrun.pytorch.record.torch_modes import collection_paused, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of

@@ -13,8 +13,8 @@ from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.traced_tokens import TracedTokens
 from csrun.pytorch.loop.variant_cache import Key
 from csrun.pytorch.lower.dropout_masks import MaskKey
-from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus

@@ -20,7 +20,7 @@ from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.loop_steps import LoopSteps
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.ctc_loss import is_ctc_loss, with_padded_targets
+from csrun.pytorch.record.functions.ctc_loss import is_ctc_loss, with_padded_targets
 from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs

@@ -11,7 +11,7 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.lower.dropout_masks import MaskKey, masks_of
-from csrun.pytorch.record.composite_ops import DRAWING
+from csrun.pytorch.record.functions.composite_ops import DRAWING
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 from csrun.pytorch.record.torch_modes import above_autograd, onednn

@@ -14,8 +14,8 @@ from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
 if TYPE_CHECKING:
-    from csrun.pytorch.record.cached_backward import CachedBackward
     from csrun.pytorch.record.recorder import StepRecorder
+    from csrun.pytorch.record.reuse.cached_backward import CachedBackward
 
 
 @contextmanager

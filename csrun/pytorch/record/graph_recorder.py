@@ -22,7 +22,6 @@ from csrun.pytorch.record.geometry import CachedResults, Geometry
 from csrun.pytorch.record.in_place import base_of, strided
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.model_tensors import ModelTensors, modules_of, tensors_of
-from csrun.pytorch.record.operator_cache import OperatorCache
 from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import (
     STRIDED,
@@ -33,6 +32,7 @@ from csrun.pytorch.record.recording import (
     TensorKind,
     returns_view,
 )
+from csrun.pytorch.record.reuse.operator_cache import OperatorCache
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.shape_rules import SHAPE_RULES
 from csrun.pytorch.record.torch_modes import unrecorded

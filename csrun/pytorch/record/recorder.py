@@ -13,12 +13,11 @@ from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record import update_numbers
 from csrun.pytorch.record.arguments import leaves_of, map_arguments, tensors_in
-from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
-from csrun.pytorch.record.call_matcher import CallMatcher, UnknownCalls
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
 from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
-from csrun.pytorch.record.functions import FunctionCapture
+from csrun.pytorch.record.functions.interception import FunctionCapture
+from csrun.pytorch.record.functions.packed_sequences import PackedSequences
 from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_buffers import HostBuffers
 from csrun.pytorch.record.host_operators import HostOperators
@@ -26,7 +25,6 @@ from csrun.pytorch.record.in_place import InPlaceWrites
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
-from csrun.pytorch.record.packed_sequences import PackedSequences
 from csrun.pytorch.record.plain_tensors import is_sparse
 from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recording import (
@@ -36,6 +34,8 @@ from csrun.pytorch.record.recording import (
     Ref,
 )
 from csrun.pytorch.record.recording_builder import build_recording
+from csrun.pytorch.record.reuse.autograd_graph import are_saved_through_hooks
+from csrun.pytorch.record.reuse.call_matcher import CallMatcher, UnknownCalls
 from csrun.pytorch.record.tensor_lists import is_of_lists, record_each
 from csrun.pytorch.record.torch_modes import onednn
 from csrun.pytorch.record.traced import TracedTensor

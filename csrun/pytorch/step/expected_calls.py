@@ -18,11 +18,11 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.call_matcher import CallMatcher, UnknownCalls
-from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.draws import Draw
+from csrun.pytorch.record.functions.ctc_loss import with_padded_targets
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.reuse.call_matcher import CallMatcher, UnknownCalls
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import DataDependentError

@@ -15,7 +15,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from torch.utils.hooks import RemovableHandle
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.autograd_graph import is_of_node, note_node_hooks
+from csrun.pytorch.record.reuse.autograd_graph import is_of_node, note_node_hooks
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 #: Methods of Parameters that set attributes: by assignment, by `del`, and PyTorch's own.

@@ -11,7 +11,7 @@ from support.torch_rows import check_exact, check_near, row, with_table  # noqa:
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
-from csrun.pytorch.record.function_rewrites import log_dense  # noqa: E402
+from csrun.pytorch.record.functions.function_rewrites import log_dense  # noqa: E402
 
 
 def places_from_the_end(x, w):

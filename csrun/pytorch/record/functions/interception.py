@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.half_types import without_halves
-from csrun.pytorch.record.autograd_graph import WATCHING
-from csrun.pytorch.record.composite_ops import COMPOSITES, record_composite
+from csrun.pytorch.record.functions.composite_ops import COMPOSITES, record_composite
+from csrun.pytorch.record.reuse.autograd_graph import WATCHING
 from csrun.pytorch.record.traced import TracedTensor
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from torch import nn
 
 from csrun.pytorch.lower.interpret import interpret, reader_of
 from csrun.pytorch.record.compare import is_same
-from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 
 
 class Network(nn.Module):

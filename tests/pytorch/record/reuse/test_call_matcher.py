@@ -11,10 +11,10 @@ from torch.nn import functional as f  # noqa: E402
 
 from csrun.pytorch.errors import CaptureError  # noqa: E402
 from csrun.pytorch.lower.interpret import interpret, reader_of  # noqa: E402
-from csrun.pytorch.record.call_matcher import CallMatcher  # noqa: E402
 from csrun.pytorch.record.compare import is_same  # noqa: E402
-from csrun.pytorch.record.operator_cache import CachedOperators  # noqa: E402
 from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
+from csrun.pytorch.record.reuse.call_matcher import CallMatcher  # noqa: E402
+from csrun.pytorch.record.reuse.operator_cache import CachedOperators  # noqa: E402
 from csrun.pytorch.step.expected_calls import Calls  # noqa: E402
 
 UNTIL_KNOWN = 3  # steps; the backward pass of the second is known, and so are the calls of it

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.record.bags import embedding_bag, segment_reduce
-from csrun.pytorch.record.convolutions_3d import conv3d, conv_transpose3d
+from csrun.pytorch.record.functions.bags import embedding_bag, segment_reduce
+from csrun.pytorch.record.functions.convolutions_3d import conv3d, conv_transpose3d
 
 logger = logging.getLogger("csrun")
 

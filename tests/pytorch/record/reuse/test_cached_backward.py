@@ -9,10 +9,10 @@ from support.recorded import supervised
 from torch import nn
 
 from csrun.pytorch.lower.interpret import interpret, reader_of
-from csrun.pytorch.record.cached_backward import CachedBackward
 from csrun.pytorch.record.compare import is_same
-from csrun.pytorch.record.operator_cache import CachedOperators
 from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.reuse.cached_backward import CachedBackward
+from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 
 BATCH = torch.randn(5, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 2, 1, 0, 2])
 STEP = supervised(nn.CrossEntropyLoss())

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from csrun.pytorch.record.autograd_graph import WATCHING
-from csrun.pytorch.record.cached_calls import (
+from csrun.pytorch.record.geometry import Geometry
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
+from csrun.pytorch.record.reuse.autograd_graph import WATCHING
+from csrun.pytorch.record.reuse.cached_calls import (
     DENSE,
     LISTS,
     PLAIN,
@@ -24,8 +26,6 @@ from csrun.pytorch.record.cached_calls import (
     is_whole,
     names_of,
 )
-from csrun.pytorch.record.geometry import Geometry
-from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
 from csrun.pytorch.record.traced import Origin, TracedTensor
 
 _STORED = LeafSource.PARAMETER, LeafSource.BUFFER

@@ -2,7 +2,7 @@
 
 from torch.nn import functional
 
-from csrun.pytorch.record.function_rewrites import without_old_reduction
+from csrun.pytorch.record.functions.function_rewrites import without_old_reduction
 
 
 def test_a_loss_with_a_deprecated_option_is_left_to_pytorch():

@@ -17,8 +17,10 @@ from torch.autograd import function
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of, map_arguments, tensors_in
-from csrun.pytorch.record.autograd_graph import have_hooks
-from csrun.pytorch.record.cached_calls import (
+from csrun.pytorch.record.equal_bits import have_equal_bits
+from csrun.pytorch.record.recording import GraphLeaf
+from csrun.pytorch.record.reuse.autograd_graph import have_hooks
+from csrun.pytorch.record.reuse.cached_calls import (
     DENSE,
     CachedCall,
     CachedLeaf,
@@ -27,9 +29,7 @@ from csrun.pytorch.record.cached_calls import (
     CallTree,
     context_now,
 )
-from csrun.pytorch.record.call_description import CallDescription
-from csrun.pytorch.record.equal_bits import have_equal_bits
-from csrun.pytorch.record.recording import GraphLeaf
+from csrun.pytorch.record.reuse.call_description import CallDescription
 from csrun.pytorch.record.traced import Origin, TracedStorage, TracedTensor
 
 _TELLING = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad", "itemsize")

@@ -15,10 +15,10 @@ from torch.nn import functional
 from csrun.base.errors import CsrunError
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.composite import CompositeOp
-from csrun.pytorch.record.ctc_loss import record_ctc_loss
-from csrun.pytorch.record.function_rewrites import COMPOSED, without_old_reduction
-from csrun.pytorch.record.packed_sequences import pack, pad, run_recurrent
+from csrun.pytorch.record.functions.composite import CompositeOp
+from csrun.pytorch.record.functions.ctc_loss import record_ctc_loss
+from csrun.pytorch.record.functions.function_rewrites import COMPOSED, without_old_reduction
+from csrun.pytorch.record.functions.packed_sequences import pack, pad, run_recurrent
 from csrun.pytorch.record.recording import RecordedOperator
 from csrun.pytorch.record.traced import TracedTensor
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from csrun.pytorch.record.cached_backward import CachedBackwards
-from csrun.pytorch.record.cached_calls import CallTree
 from csrun.pytorch.record.equal_bits import are_same_values
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind, returns_view
+from csrun.pytorch.record.reuse.cached_backward import CachedBackwards
+from csrun.pytorch.record.reuse.cached_calls import CallTree
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
 

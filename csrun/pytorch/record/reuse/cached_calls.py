@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from csrun.pytorch.record.cached_backward import CachedBackward
 from csrun.pytorch.record.equal_bits import are_same_values, have_equal_bits
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import (
@@ -26,6 +25,7 @@ from csrun.pytorch.record.recording import (
     Ref,
     TensorKind,
 )
+from csrun.pytorch.record.reuse.cached_backward import CachedBackward
 from csrun.pytorch.record.traced import Origin, TracedTensor
 
 _TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)

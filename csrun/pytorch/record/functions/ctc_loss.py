@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.composite import CompositeOp, Tensors, gradients_of
+from csrun.pytorch.record.functions.composite import CompositeOp, Tensors, gradients_of
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder

@@ -13,9 +13,9 @@ from weakref import ref
 
 import torch
 
-from csrun.pytorch.record.autograd_graph import graph_of, have_hooks, runs_users_python
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import GraphLeaf, RecordedOperator, Ref, TensorKind
+from csrun.pytorch.record.reuse.autograd_graph import graph_of, have_hooks, runs_users_python
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 
 MOST_KNOWN = 64  # graphs of a part of the loop

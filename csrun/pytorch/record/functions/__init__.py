@@ -1,0 +1,1 @@
+"""Functions of PyTorch above autograd: composite operators, and rewritten functions."""

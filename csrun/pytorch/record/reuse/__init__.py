@@ -1,0 +1,1 @@
+"""Reuse of earlier recorded steps: their calls, operators and backward passes."""
