@@ -174,7 +174,7 @@ CYCLES = {
         {"elementwise", "functions", "optimizer", "shapes", "summary", "tensor", "tracer"}
     ),
     "csrun.pytorch.record": frozenset(  # the recorder, and what records for it
-        {"backward", "composite_ops", "functions", "in_place", "recorder", "traced"}
+        {"backward", "functions", "in_place", "recorder", "traced"}
     ),
 }
 
