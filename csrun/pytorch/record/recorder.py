@@ -393,7 +393,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         if self.scopes.is_backward and is_early:
             raise CaptureError(
                 f"{user_line()}: gradients are computed outside loss.backward(), as by "
-                "torch.autograd.grad: call backward() on the loss"
+                "torch.autograd.grad or torch.func: call backward() on the loss, or give the "
+                "Session lists, [model] and [optimizer]"
             )
 
 

@@ -149,7 +149,7 @@ LOOPS = {
     writes_to_the_data_of_a_weight: "writes into parameter linear.weight",
     two_backwards: "backward.. is called twice in this step, first in .*: add the losses",
     backward_of_several: "needs a scalar, got a tensor of shape .6, 3.",
-    backward_from_elsewhere: "gradients are computed outside loss.backward",
+    backward_from_elsewhere: "outside loss.backward.*, or give the Session lists",
     accumulates: "linear.weight already has a gradient.*optimizer.zero_grad",
     writes_to_a_weight: "writes into parameter linear.weight, which the step may only read",
     steps_another_optimizer: "writes into parameter .* give the Session the optimizer that",
