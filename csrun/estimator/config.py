@@ -16,10 +16,10 @@ HostFunction = Callable[..., Mapping[str, Any]]
 class CSEstimatorSpec:
     """Return value of model_fn.
 
-    mode: RunMode. loss: the scalar to minimize or report. train_op: result of `minimize`, for
-    training. predictions: tensors that `predict` returns for each sample, by name. host_call:
-    (function, traced tensors); the function gets their values at each step as NumPy arrays, without
-    padding, and returns metrics by name.
+    mode: RunMode. loss: the scalar to report. train_op: result of `minimize`, for training, of this
+    or another scalar. predictions: tensors that `predict` returns for each sample, by name.
+    host_call: (function, traced tensors); the function gets their values at each step as NumPy
+    arrays, without padding, and returns metrics by name.
     """
 
     mode: RunMode

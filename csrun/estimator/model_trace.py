@@ -18,6 +18,7 @@ from csrun.estimator.config import CSEstimatorSpec
 from csrun.estimator.loss_parts import loss_parts
 from csrun.estimator.micro_batches import require_divides
 from csrun.executable import BatchSplit, RunMode
+from csrun.nn import summary
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tracer import Tracer
 from csrun.records.update_summaries import NO_SUMMARIES, UpdateSummaries
@@ -104,6 +105,7 @@ def trace_model(
         outputs = list(zip(names, host_tensors, strict=True))
         summaries = []
         if run_mode is RunMode.TRAIN:
+            _summarize_minimized(spec)
             for index, (name, (kind, tensor)) in enumerate(tracer.summaries.items()):
                 output = f"summary_{index}"
                 outputs.append((output, tensor))
@@ -116,6 +118,12 @@ def trace_model(
     means = parts.means if parts else None
     of_updates = spec.train_op.summaries if spec.train_op else NO_SUMMARIES
     return TracedModel(module, host, tuple(summaries), means, of_updates=of_updates)
+
+
+def _summarize_minimized(spec: CSEstimatorSpec) -> None:
+    """Keep the minimized scalar as a summary if it is not the reported loss."""
+    if spec.loss is not None and spec.train_op and spec.train_op.loss.value is not spec.loss.value:
+        summary.scalar("minimized_loss", spec.train_op.loss)
 
 
 def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:

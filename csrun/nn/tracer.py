@@ -230,6 +230,8 @@ class Tracer:
     ) -> ModuleOp:
         """Add the results and return the verified module, the compiler's input.
 
+        The train_op may minimize another scalar than the loss, which is reported.
+
         Raises: TraceError if training has no loss or no train_op, or the loss is not a scalar
         """
         self.module.attributes[RUN_MODE] = attribute(run_mode.value)
@@ -247,14 +249,9 @@ class Tracer:
         if loss is None or train_op is None:
             missing = "a loss" if loss is None else "a train_op, as from SGD(...).minimize(loss)"
             raise TraceError(f"a model in mode train needs {missing}")
-        if train_op.loss.value is not loss.value:
-            raise TraceError(
-                "the train_op minimizes another tensor than the model's loss: pass that loss to "
-                "minimize"
-            )
         options: dict[str, Plain] = {**train_op.clipping.options()}
         if train_op.loss_scaling is not None:
             numbers = msgspec.structs.asdict(train_op.loss_scaling)
             options["loss_scaling"] = DictionaryAttr({k: attribute(v) for k, v in numbers.items()})
         algorithm = train_op.algorithm
-        self.builder.effect(MinimizeOp, loss.value, algorithm=algorithm, **options)
+        self.builder.effect(MinimizeOp, train_op.loss.value, algorithm=algorithm, **options)

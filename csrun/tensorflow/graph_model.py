@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -109,9 +109,8 @@ class _GraphModel:
             learning = None
             if mode is RunMode.TRAIN and spec.train_op is not None:
                 learning = learning_of(spec.train_op, gradients, rates, own)
-                _require_one_loss(spec.loss, gradients)
                 if spec.loss is not None:
-                    warn_of_rows(learning, spec.loss)
+                    warn_of_rows(learning, _minimized(spec.loss, gradients))
                 if storage is not None:
                     learning = replace(learning, optimizer=scales.applied(learning.optimizer))
             return self._imported(spec, learning, gradients)
@@ -164,12 +163,13 @@ class _GraphModel:
         if self.mode is RunMode.EVAL:
             with without_halves(tf):  # host_call is called now
                 metrics = self.metrics = GraphMetrics.of(spec, self.graph)
-        wanted = [spec.loss, *(metrics.tensors if metrics else ())]
-        loss, *others = importer.tensors(wanted)
+        minimized = spec.loss if learning is None else _minimized(spec.loss, gradients)
+        wanted = [spec.loss, minimized, *(metrics.tensors if metrics else ())]
+        loss, trained_by, *others = importer.tensors(wanted)
         call = (dict, others) if metrics else None
         if learning is None:
             return NativeSpec(mode=self.mode, loss=loss, host_call=call)
-        ends, batch = (spec.train_op, spec.loss), self.inputs.keys()
+        ends, batch = (spec.train_op, spec.loss, minimized), self.inputs.keys()
         import_statistics(importer, self.graph, ends, batch, gradients.variables)
         if importer.assigned and self.request.has_joined:
             name, op = next(iter(importer.assigned.items()))
@@ -178,8 +178,8 @@ class _GraphModel:
                 f"{name} is a statistic of each batch, and with grad_accum_steps csrun joins "
                 "several: set optimizer.grad_accum_steps to 1, or use layer normalization",
             )
-        self._summarize(spec.loss)
-        return NativeSpec(mode=self.mode, loss=loss, train_op=learning.minimize(loss))
+        self._summarize([spec.loss, minimized])
+        return NativeSpec(mode=self.mode, loss=loss, train_op=learning.minimize(trained_by))
 
     def _predicted(self, spec: CSEstimatorSpec) -> NativeSpec:
         found = spec.predictions
@@ -189,9 +189,9 @@ class _GraphModel:
         values = self.importer.tensors(list(named.values()))
         return NativeSpec(mode=self.mode, predictions=dict(zip(named, values, strict=True)))
 
-    def _summarize(self, loss: Any) -> None:
-        """Keep the scalar summaries of the loss, and of values that it is computed from."""
-        known = {op.name for op in ancestors([loss.op])}
+    def _summarize(self, losses: Sequence[Any]) -> None:
+        """Keep the scalar summaries of the losses, and of values that they are computed from."""
+        known = {op.name for op in ancestors([loss.op for loss in losses])}
         for entry in self.graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
             op = getattr(entry, "op", None)
             if op is None or op.type != "ScalarSummary" or op.inputs[1].op.name not in known:
@@ -232,20 +232,18 @@ def _mapped(function: Callable[[Any, Tensor], Any], kinds: Any, values: Any) -> 
     return function(kinds, values)
 
 
-def _require_one_loss(loss: Any, gradients: RequestedGradients) -> None:
-    """Raises: GraphError if gradients are of another tensor than the specification's loss"""
+def _minimized(loss: Any, gradients: RequestedGradients) -> Any:
+    """Return the tensor that gradients are of; the specification's loss if it is the same.
+
+    Raises: GraphError for gradients of several tensors
+    """
     losses = {_plain(each).name: each for each in gradients.losses}
     if len(losses) > 1:
         lines = " and ".join(f"{each.name} ({line_of(each.op)})" for each in losses.values())
         raise GraphError(
             f"model_fn: gradients are asked of {len(losses)} losses, {lines}: minimize their sum"
         )
-    if losses and loss is not None and _plain(loss).name not in losses:
-        other = next(iter(losses.values()))
-        raise GraphError(
-            f"{line_of(other.op)}: the optimizer minimizes {other.name}, and the loss of "
-            f"CSEstimatorSpec is {loss.name}: give it the same tensor"
-        )
+    return loss if not losses or _plain(loss).name in losses else next(iter(losses.values()))
 
 
 def _plain(tensor: Any) -> Any:

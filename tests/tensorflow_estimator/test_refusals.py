@@ -58,12 +58,6 @@ def two_losses(features, labels, mode, params):
     return CSEstimatorSpec(mode, loss=first, train_op=train_op)
 
 
-def another_loss(features, labels, mode, params):
-    logits = dense(features)
-    spec = minimized(tf.reduce_mean(logits))
-    return CSEstimatorSpec(mode, loss=cross_entropy(logits, labels), train_op=spec.train_op)
-
-
 def edited_gradient(features, labels, mode, params):
     loss = cross_entropy(dense(features), labels)
     optimizer = v1.train.GradientDescentOptimizer(0.1)
@@ -157,7 +151,6 @@ REFUSED = {
     loop_over_steps: "TensorFlow operator StatelessWhile .*: it has no CIRH form: the batch determ",
     column_of_a_category: r"TensorFlow operator Where .*: .* use tf.nn.embedding_lookup or tf.one",
     two_losses: "gradients are asked of 2 losses",
-    another_loss: "the optimizer minimizes Mean:0, and the loss of CSEstimatorSpec is Mean_1:0",
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",
     stopped: "tf.stop_gradient of a value that weights are trained through",
     updated_in_a_branch: "If .*: train_op depends on a predicate that changes",

@@ -1,8 +1,11 @@
 """Training of TensorFlow model functions, compared with tf.compat.v1.Session."""
 
+import re
+
 import numpy as np
 import pytest
 from support.tf_models import (
+    BATCH,
     CLASSES,
     CerebrasEstimator,
     CSEstimatorSpec,
@@ -25,6 +28,29 @@ from csrun.data import DataError, Dataset
 from csrun.tensorflow import joined_batches
 
 pytestmark = ignore_warnings
+
+
+REPORTED = {
+    "multiple": lambda mean, logits: BATCH * mean,
+    "with a term": lambda mean, logits: mean + 0.1 * tf.reduce_mean(tf.square(logits)),
+    "another": lambda mean, logits: tf.reduce_sum(tf.abs(logits)),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_another_loss_than_the_minimized_one_is_reported(name, tmp_path, caplog):
+    def model_fn(features, labels, mode, params):
+        logits = v1.layers.dense(features, CLASSES, activation=tf.tanh)
+        mean = cross_entropy(logits, labels)
+        train_op = v1.train.GradientDescentOptimizer(0.5).minimize(mean)
+        return CSEstimatorSpec(mode, loss=REPORTED[name](mean, logits), train_op=train_op)
+
+    data = batches(3)
+    with caplog.at_level("INFO", "csrun"):
+        assert_as_in_session(model_fn, tmp_path, data)
+    losses, _ = in_session(model_fn, weights(tmp_path, 0), data)
+    found = [float(n) for n in re.findall(r"Loss=([\d.]+)", caplog.text)]
+    assert found == pytest.approx(losses, rel=1e-5)
 
 
 def of_rows(make_optimizer, clip=lambda gradients: gradients):

@@ -171,7 +171,7 @@ class FullOp(LeafOp):
 
 @irdl_op_definition
 class LossOp(CirhOp):
-    """Marks the scalar that training minimises and evaluation reports."""
+    """Marks the scalar that training and evaluation report; training usually minimizes it."""
 
     name = "cirh.loss"
     value = operand_def(TensorType)

@@ -21,7 +21,7 @@ from csrun.cirh.batch_axes import BatchRelation, Dependence, Dependences
 from csrun.cirh.ops.base import CirhOp, Plain, attribute, ints
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.ctc import CtcOp
-from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.learning import MinimizeOp, UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp
 from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
@@ -80,7 +80,8 @@ class Rebatching(Pass):
             is_mixed = any(found[result].over is BatchRelation.MIXED for result in op.results)
             if is_mixed and not any(found[o].over is BatchRelation.MIXED for o in op.operands):
                 raise self._refused(op, f"{short_name(op)} mixes the samples of a batch")
-            if isinstance(op, LossOp) and found[op.value].over is not BatchRelation.PART:
+            is_loss = isinstance(op, LossOp | MinimizeOp)
+            if is_loss and found[op.operands[0]].over is not BatchRelation.PART:
                 raise self._refused(op, "the loss is not a sum over samples")
             if isinstance(op, UpdatingOp) and not _adds_up(op.grad, found):
                 raise self._refused(op, "the gradient is not a sum over samples")

@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint
 from csrun.cirh import Builder
 from csrun.cirh.batch_axes import FIXED, BatchRelation, Dependence, Dependences, dependence_of
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.learning import AssignOp, UpdatingOp
+from csrun.cirh.ops.learning import AssignOp, MinimizeOp, UpdatingOp
 from csrun.cirh.ops.model import FullOp, LossOp
 from csrun.cirh.ops.padding import FirstPartOp, FirstSampleOp, ShareOp
 from csrun.cirh.types import dtype_of, is_float, tensor_type, type_of
@@ -52,7 +52,7 @@ def _shared(op: Operation, of: Sequence[Dependence]) -> list[int]:
         and is_float(type_of(operand))
         and not is_zero(operand)
     ]
-    if isinstance(op, LossOp | UpdatingOp):  # whose last operand is added up
+    if isinstance(op, LossOp | MinimizeOp | UpdatingOp):  # whose last operand is added up
         return [number for number in same if number == len(of) - 1]
     if not same or not any(one.over is BatchRelation.MIXED for one in dependence_of(op, of)):
         return []

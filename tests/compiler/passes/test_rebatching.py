@@ -9,8 +9,12 @@ from support.recorded import record  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
+from csrun.base.mode import RunMode  # noqa: E402
 from csrun.cirh import print_module  # noqa: E402
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
+from csrun.cirh.ops.learning import MinimizeOp  # noqa: E402
+from csrun.cirh.ops.model import Distribution, InitializerAttr  # noqa: E402
+from csrun.cirh.ops.padding import ShareOp  # noqa: E402
 from csrun.compiler import CompileError, rebatch  # noqa: E402
 from csrun.compiler.passes import PASSES, run_passes  # noqa: E402
 from csrun.compiler.passes.rebatching import Rebatching  # noqa: E402
@@ -19,6 +23,9 @@ from csrun.compiler.passes.rewrite import (  # noqa: E402
     ConstantFolding,
     DeadCodeElimination,
 )
+from csrun.nn import SGD, mean  # noqa: E402
+from csrun.nn import sum as sum_of  # noqa: E402
+from csrun.nn.tracer import Tracer  # noqa: E402
 from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 
 B, PART, T, V, D = 12, 3, 5, 13, 8
@@ -205,6 +212,20 @@ def test_what_is_of_the_batch_as_a_whole_is_refused(then, criterion):
     module = recorded(model, batch, step(criterion))
     with pytest.raises(CompileError, match=r"test_rebatching.py:\d+: layer \w+: .* in 4 micro-ba"):
         rebatch(module, options_of(micro_batches=4), B)
+
+
+def test_the_parts_share_a_minimized_value_of_the_weights():
+    """The reported loss is another one."""
+    with Tracer() as tracer:
+        x = tracer.input("x", (B, D), "float32")
+        with tracer.layer("layer", None):
+            weight = tracer.parameter("weight", (D,), InitializerAttr.of(Distribution.ZEROS))
+        minimized = SGD(0.1).minimize(sum_of(weight * weight))
+        module = tracer.finish(RunMode.TRAIN, mean(x * weight), minimized, [])
+    rebatch(module, options_of(micro_batches=4), B)
+    (op,) = (op for op in module.ops if isinstance(op, MinimizeOp))
+    assert isinstance(op.loss.owner, ShareOp)
+    assert op.loss.owner.parts.value.data == 4
 
 
 def edited(edit):
