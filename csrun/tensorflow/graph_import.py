@@ -27,8 +27,8 @@ _ZEROS = InitializerAttr.of(
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _OTHERS = "rewrite the line with other operators"
 _LOOP = (
-    "the batch determines how often this loop runs: give it a fixed number of iterations, such as "
-    "dynamic_rnn without sequence_length, and mask what is beyond"
+    "the batch determines how often this loop runs: give it a fixed number of iterations, and "
+    "mask what is beyond, or use dynamic_rnn with sequence_length"
 )
 #: What there is in the place of an operator, by what its kind begins with.
 _REMEDIES = {

@@ -7,11 +7,12 @@ as lists of tensors, by csrun.tensorflow.operators.tensor_lists.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from tensorflow.python.framework.smart_cond import smart_constant_value
-from tensorflow.python.ops import while_v2
+from tensorflow.python.ops import rnn, while_v2
 
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.tf_version import tf
@@ -20,8 +21,30 @@ from csrun.tensorflow.tf_version import tf
 @contextmanager
 def without_loops() -> Iterator[None]:
     """Context manager in which loops are unrolled."""
-    with patch.object(while_v2, "while_loop", partial(_unrolled, while_v2.while_loop)):
+    of_dynamic_rnn = SimpleNamespace(while_loop=partial(_full, rnn.while_loop.while_loop))
+    with (
+        patch.object(while_v2, "while_loop", partial(_unrolled, while_v2.while_loop)),
+        patch.object(rnn, "while_loop", of_dynamic_rnn),
+    ):
         yield
+
+
+def _full(
+    original: Callable[..., Any],
+    cond: Callable[..., Any],
+    *arguments: Any,
+    maximum_iterations: Any = None,
+    **options: Any,
+) -> Any:
+    """Run the loop of dynamic_rnn for all time steps, also if sequence_length ends it earlier.
+
+    Its body gives the samples that have ended zeros as outputs, and their last state.
+    """
+    if maximum_iterations is None:  # raw_rnn
+        return original(cond, *arguments, **options)
+    return original(
+        lambda *unused: True, *arguments, maximum_iterations=maximum_iterations, **options
+    )
 
 
 def _unrolled(

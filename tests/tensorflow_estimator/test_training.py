@@ -183,12 +183,22 @@ def recurrent(features):
     return tf.concat([powers, state.h, scaled[:, -1]], 1)
 
 
+def recurrent_to_lengths(features):
+    """Loops that end after a number of steps for each sample, in both directions."""
+    rows, steps = tf.reshape(features, [-1, 4, 5]), tf.cast(tf.abs(features[:, 0]) * 3, tf.int32)
+    cells, lengths = [v1.nn.rnn_cell.BasicRNNCell(n) for n in (3, 4)], tf.minimum(steps, 3)
+    both, states = v1.nn.bidirectional_dynamic_rnn(*cells, rows, lengths, dtype=tf.float32)
+    return tf.concat([*states, *(v1.layers.flatten(each) for each in both)], 1)
+
+
 def of_a_column(features):
     column = tf.feature_column.numeric_column("x", shape=[20])
     return v1.feature_column.input_layer({"x": features}, [column])
 
 
-@pytest.mark.parametrize("layers", [convolved, looked_up, recurrent, of_a_column])
+@pytest.mark.parametrize(
+    "layers", [convolved, looked_up, recurrent, recurrent_to_lengths, of_a_column]
+)
 def test_layers_of_tensorflow_1_train_as_in_a_session(layers, tmp_path):
     def model_fn(features, labels, mode, params):
         kernel_regularizer = lambda kernel: 0.01 * tf.nn.l2_loss(kernel)  # noqa: E731

@@ -19,6 +19,17 @@ def reverse(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
     return value
 
 
+def reverse_sequence(e: GraphEmission, op: Any, x: Value, lengths: Value) -> Value:
+    """Return each sample with its first values along an axis reversed, as many as its length."""
+    value, along, samples = e.tensor(x), op.get_attr("seq_dim"), op.get_attr("batch_dim")
+    sizes = [value.shape[n] if n == samples else 1 for n in range(len(value.shape))]
+    count = nn.reshape(e.tensor(lengths).astype("int64"), sizes)
+    steps = np.arange(value.shape[along], dtype=np.int64)
+    places = nn.reshape(e.tensor(steps), [-1 if n == along else 1 for n in range(len(sizes))])
+    found = nn.where(places < count, count - 1 - places, places)
+    return nn.gather(value, nn.broadcast_to(found, value.shape), along)
+
+
 def roll(e: GraphEmission, op: Any, x: Value, shifts: Value, axes: Value) -> Value:
     value = e.tensor(x)
     pairs = zip(e.integers(shifts, "the shift"), e.integers(axes, "the axis"), strict=True)
@@ -85,6 +96,7 @@ def blocks(to_depth: bool, e: GraphEmission, op: Any, x: Value) -> Value:
 
 EMITTERS: dict[str, Emitter] = {
     "ReverseV2": reverse,
+    "ReverseSequence": reverse_sequence,
     "Roll": roll,
     "MirrorPad": mirror_pad,
     "MatrixBandPart": band_part,
