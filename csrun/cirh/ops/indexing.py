@@ -147,6 +147,11 @@ class IndexSelectBackwardOp(IndexingBackwardOp):
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         return cls.looked_up_type(types, properties, IndexSelectOp)
 
+    def gradients(self, back: Backward) -> Gradients:
+        """g looked up at the indices, which have none."""
+        dim = integer(self.properties, "dim")
+        return [back.emit(IndexSelectOp, back.grad, self.indices, dim=dim), None]
+
     def compute(self, grad: Any, indices: Any) -> Any:
         out = np.zeros(ints(self.properties, "input_sizes"), grad.dtype)
         before = (slice(None),) * integer(self.properties, "dim")

@@ -1,11 +1,17 @@
-"""Lookups by index."""
+"""Lookups by index, sums by index, and the largest values."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from csrun import nn
 from csrun.cirh.ops.embedding import NO_PADDING, EmbeddingOp
+from csrun.cirh.ops.indexing import IndexSelectBackwardOp
+from csrun.cirh.ops.sorting import ArgsortOp
 from csrun.nn import Tensor
+from csrun.nn.functions import fill_padding
 from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
@@ -48,7 +54,79 @@ def resource_gather(e: GraphEmission, op: Any, table: Value, indices: Value) -> 
     return nn.reshape(found, (*index.shape, *values.shape[1:]))
 
 
+def gather_nd(e: GraphEmission, op: Any, x: Value, indices: Value) -> Value:
+    """Values of x at coordinates of its first axes.
+
+    Shapes: x [N..., D...], indices [M..., K], of K axes -> [M..., D...]
+    """
+    values, index = e.tensor(x), e.tensor(indices)
+    *places, count = index.shape
+    rest = values.shape[count:]
+    first = 1 if count > 1 and _are_rows(op, values.shape[0], places) else 0
+    sizes = values.shape[first:count]
+    flat = _flat_index(index[..., first:], sizes)
+    if first:  # each sample has coordinates in its own row
+        table = nn.reshape(values, (values.shape[0], prod(sizes), *rest))
+        flat = nn.reshape(flat, (places[0], prod(places[1:])))
+        return nn.reshape(_gather_in_rows(table, flat, 1, 1), (*places, *rest))
+    table = nn.reshape(values, (prod(sizes), *rest))
+    found = nn.index_select(table, nn.reshape(flat, (prod(places),)), 0)
+    return nn.reshape(found, (*places, *rest))
+
+
+def _flat_index(index: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return positions in row-major order. Shapes: index [M..., K], sizes [K] -> [M...]"""
+    found = index[..., 0]
+    for n, size in enumerate(sizes[1:], 1):
+        found = found * size + index[..., n]
+    return found
+
+
+def _are_rows(op: Any, rows: int, places: Sequence[int]) -> bool:
+    """True for coordinates joined from the numbers of all rows, in order, and others."""
+    from csrun.tensorflow.graph_folding import value_of  # imports TensorFlow
+
+    source = op.inputs[1].op
+    if source.type not in ("Pack", "ConcatV2") or not places or places[0] != rows:
+        return False
+    found = value_of(source.inputs[0])
+    if found is None:
+        return False
+    found = found[..., 0] if source.type == "ConcatV2" else found
+    numbers = np.arange(rows).reshape(-1, *(1,) * (len(places) - 1))
+    return list(found.shape) == list(places) and bool((found == numbers).all())
+
+
+def segment_sums(e: GraphEmission, op: Any, x: Value, segments: Value, count: Value) -> Value:
+    """Sums of the values of each segment; those of negative segments are dropped.
+
+    Shapes: x [M..., D...], segments [M...] -> [count, D...]
+    """
+    values, index = fill_padding(e.tensor(x), 0), e.tensor(segments)
+    (total,), rank = e.integers(count, "num_segments"), len(index.shape)
+    rest = values.shape[rank:]
+    flat = nn.reshape(nn.where(index < 0, total, index), (prod(index.shape),))
+    rows = nn.reshape(values, (prod(index.shape), *rest))
+    sizes = (total + 1, *rest)
+    return e.emit(IndexSelectBackwardOp, rows, flat, input_sizes=sizes, dim=0)[:total]
+
+
+def top_k(e: GraphEmission, op: Any, x: Value, k: Value) -> tuple[Value, ...]:
+    """The largest values along the last axis, and their indices, the first of equal values first.
+
+    Shapes: [..., N] -> [..., k], [..., k]
+    """
+    value, (count,) = e.tensor(x), e.integers(k, "k")
+    order = e.emit(ArgsortOp, value, dim=len(value.shape) - 1, descending=True)[..., :count]
+    kind = e.dtype_of(op.outputs[1].dtype.name)
+    return nn.gather(value, order, -1), order.astype(kind)
+
+
 EMITTERS: dict[str, Emitter] = {
     "GatherV2": gather,
     "ResourceGather": resource_gather,
+    "GatherNd": gather_nd,
+    "ResourceGatherNd": gather_nd,
+    "UnsortedSegmentSum": segment_sums,
+    "TopKV2": top_k,
 }

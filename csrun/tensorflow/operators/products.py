@@ -1,7 +1,10 @@
-"""Matrix products and biases."""
+"""Matrix products, sums of neighbors, and biases."""
 
 from math import prod
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from csrun import nn
 from csrun.cirh.ops.arithmetic import AddOp
@@ -35,6 +38,30 @@ def batch_mat_mul(e: GraphEmission, op: Any, a: Value, b: Value) -> Value:
 def _swapped(x: Tensor) -> Tensor:
     *leading, rows, columns = range(len(x.shape))
     return nn.transpose(x, (*leading, columns, rows))
+
+
+def multiply_axis(e: GraphEmission, x: Tensor, axis: int, matrix: npt.NDArray[Any]) -> Tensor:
+    """Return products of a constant matrix and each line of an axis.
+
+    Shapes: x [..., N, ...], matrix [M, N] -> [..., M, ...]
+    """
+    rank = len(x.shape)
+    places = [n for n in range(rank) if n != axis % rank] + [axis % rank]
+    found = nn.matmul(nn.transpose(x, places), e.tensor(np.ascontiguousarray(matrix.T)))
+    return nn.transpose(found, np.argsort(places).tolist())
+
+
+def normalize_responses(e: GraphEmission, op: Any, x: Value) -> Value:
+    """Local response normalization, over neighboring channels. Shapes: [N, H, W, C] -> the same
+
+    Source: tf.raw_ops.LRN
+    """
+    value = e.tensor(x)
+    rows, columns = np.indices((value.shape[-1],) * 2)
+    is_near = np.abs(rows - columns) <= op.get_attr("depth_radius")
+    sums = multiply_axis(e, value * value, -1, is_near.astype(np.float32))
+    alpha, bias, beta = (float(op.get_attr(name)) for name in ("alpha", "bias", "beta"))
+    return value / (sums * alpha + bias) ** beta
 
 
 def bias_add(e: GraphEmission, op: Any, x: Value, bias: Value) -> Value:
@@ -99,6 +126,7 @@ EMITTERS: dict[str, Emitter] = {
     "BatchMatMul": batch_mat_mul,
     "BatchMatMulV2": batch_mat_mul,
     "BatchMatMulV3": batch_mat_mul,
+    "LRN": normalize_responses,
     "BiasAdd": bias_add,
     "Einsum": einsum,
 }

@@ -1,4 +1,4 @@
-"""Reversal, rotation, mirrored padding, blocks of images, bands of matrices and running sums."""
+"""Reversal, rotation, mirrored padding and blocks of images."""
 
 from functools import partial
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from csrun import nn
-from csrun.cirh.types import is_float, type_of
 from csrun.nn import Tensor
 from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
@@ -52,29 +51,6 @@ def _selected(e: GraphEmission, x: Tensor, axis: int, places: Any) -> Tensor:
     return nn.index_select(x, e.tensor(places.astype(np.int64)), axis % len(x.shape))
 
 
-def band_part(e: GraphEmission, op: Any, x: Value, lower: Value, upper: Value) -> Value:
-    """Return x with zeros beyond these numbers of diagonals; a negative number keeps all."""
-    value = e.tensor(x)
-    (below,), (above,) = e.integers(lower, "num_lower"), e.integers(upper, "num_upper")
-    rows, columns = np.indices(value.shape[-2:])
-    kept = (below < 0) | (rows - columns <= below)
-    kept &= (above < 0) | (columns - rows <= above)
-    return nn.where(e.tensor(kept), value, e.tensor(np.zeros((), value.dtype)))
-
-
-def cumulative_sum(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
-    """Running sums along an axis: a product with a triangle of ones."""
-    value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
-    rank, kind = len(value.shape), value.dtype
-    count = value.shape[dim]
-    ones = np.tri(count, k=-1 if op.get_attr("exclusive") else 0, dtype=np.float32)
-    ones = ones if op.get_attr("reverse") else ones.T  # of terms and sums
-    places = [n for n in range(rank) if n != dim % rank] + [dim % rank]
-    rows = nn.transpose(value if is_float(type_of(value.value)) else value.as_floats(), places)
-    sums = nn.matmul(rows, e.tensor(ones))
-    return nn.transpose(sums, np.argsort(places).tolist()).astype(kind)
-
-
 def blocks(to_depth: bool, e: GraphEmission, op: Any, x: Value) -> Value:
     """Move blocks of pixels to channels, or channels to blocks of pixels.
 
@@ -99,8 +75,6 @@ EMITTERS: dict[str, Emitter] = {
     "ReverseSequence": reverse_sequence,
     "Roll": roll,
     "MirrorPad": mirror_pad,
-    "MatrixBandPart": band_part,
-    "Cumsum": cumulative_sum,
     "SpaceToDepth": partial(blocks, True),
     "DepthToSpace": partial(blocks, False),
 }

@@ -5,9 +5,12 @@ from functools import partial
 from typing import Any
 
 from csrun import nn
+from csrun.cirh.types import is_float, type_of
 from csrun.nn import Tensor
+from csrun.nn.functions import fill_padding
 from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
+from csrun.tensorflow.operators.scans import product_along
 
 
 def _reduction(
@@ -24,6 +27,21 @@ def _reduction(
 def total(x: Tensor, axis: list[int], keepdims: bool) -> Tensor:
     """Integers keep their type, as in TensorFlow."""
     return nn.sum(x, axis, keepdims).astype(x.dtype)
+
+
+def product(x: Tensor, axis: list[int], keepdims: bool) -> Tensor:
+    """Product along axes; padding samples have no effect."""
+    if x.tracer.dependence(x).axis in axis:
+        x = fill_padding(x, 1)
+    for dim in axis:
+        x = product_along(x, dim)
+    kept = [n for dim, n in enumerate(x.shape) if keepdims or dim not in axis]
+    return nn.reshape(x, kept)
+
+
+def argmin(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
+    value = e.tensor(x)
+    return argmax(e, op, -value if is_float(type_of(value.value)) else -1 - value, axis)
 
 
 def argmax(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
@@ -63,6 +81,8 @@ EMITTERS: dict[str, Emitter] = {
     "Min": partial(_reduction, nn.amin),
     "All": every,
     "Any": some,
+    "Prod": partial(_reduction, product),
     "ArgMax": argmax,
+    "ArgMin": argmin,
     "L2Loss": l2_loss,
 }
