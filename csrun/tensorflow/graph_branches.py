@@ -5,10 +5,12 @@ branches are computed, and each result is selected from one of them.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
+
+from tensorflow.python.ops import cond_v2, control_flow_util
 
 from csrun.tensorflow.errors import refused
 from csrun.tensorflow.graph_folding import value_of
@@ -22,31 +24,44 @@ BRANCHES = ("If", "StatelessIf", "Switch", "Merge")  # operators of tf.cond
 @contextmanager
 def without_branches() -> Iterator[None]:
     """Context manager in which tf.cond is resolved."""
-    with ExitStack() as stack:
-        for module in (tf, tf.compat.v1):
-            stack.enter_context(patch.object(module, "cond", partial(_cond, module.cond)))
+    with (
+        patch.object(control_flow_util, "ENABLE_CONTROL_FLOW_V2", True),
+        patch.object(cond_v2, "cond_v2", partial(_cond, cond_v2.cond_v2)),
+    ):
         yield
 
 
-def _cond(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call one or both branches; TensorFlow's own function for other arguments, and if the batch
-    does not determine the predicate.
+def _cond(
+    original: Callable[..., Any],
+    predicate: Any,
+    true_fn: Callable[[], Any],
+    false_fn: Callable[[], Any],
+    *others: Any,
+    **options: Any,
+) -> Any:
+    """Call one or both branches; TensorFlow's own function if the batch does not determine the
+    predicate.
     """
-    named = dict(zip(("pred", "true_fn", "false_fn"), arguments, strict=False)) | options
-    predicate, branches = named.get("pred"), (named.get("false_fn"), named.get("true_fn"))
-    if predicate is None or len(arguments) > 3 or not all(map(callable, branches)):
-        return original(*arguments, **options)
     known = value_of(predicate) if hasattr(predicate, "op") else predicate
     if known is not None:
-        branch: Any = branches[bool(known)]
-        return branch()
+        found = true_fn() if known else false_fn()
+        return tf.nest.map_structure(partial(_result, predicate), found)
     if not _is_of_batch(predicate):
-        return original(*arguments, **options)
-    return _selected(predicate, *branches)
+        return original(predicate, true_fn, false_fn, *others, **options)
+    return _selected(predicate, false_fn, true_fn)
 
 
 def _is_of_batch(predicate: Any) -> bool:
-    return any(op.type == "Placeholder" for op in ancestors([predicate.op]))
+    is_in_function = hasattr(predicate.graph, "outer_graph")  # whose arguments are placeholders
+    return not is_in_function and any(op.type == "Placeholder" for op in ancestors([predicate.op]))
+
+
+def _result(predicate: Any, found: Any) -> Any:
+    """Return a branch's result as a tensor: that of an operator without one is the predicate."""
+    if found is not None and not isinstance(found, tf.Operation):
+        return found
+    with tf.control_dependencies([] if found is None else [found]):
+        return tf.identity(predicate)
 
 
 def _selected(predicate: Any, false_fn: Any, true_fn: Any) -> Any:
@@ -70,9 +85,9 @@ def _selected(predicate: Any, false_fn: Any, true_fn: Any) -> Any:
 
 
 def _chosen(predicate: Any, taken: Any, other: Any) -> Any:
-    """Return a selection of two results; both, for operators without results."""
+    """Return a selection of two results; after both, for operators without results."""
     if taken is None or isinstance(taken, tf.Operation):
-        return tf.group(*(each for each in (taken, other) if each is not None))
+        return _result(predicate, tf.group(*(each for each in (taken, other) if each is not None)))
     taken, other = tf.convert_to_tensor(taken), tf.convert_to_tensor(other)
     if taken.shape != other.shape:
         raise refused(

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tensorflow.python.framework.smart_cond import smart_constant_value
-from tensorflow.python.ops import rnn, while_v2
+from tensorflow.python.ops import control_flow_util, rnn, while_v2
 
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.tf_version import tf
@@ -23,6 +23,7 @@ def without_loops() -> Iterator[None]:
     """Context manager in which loops are unrolled."""
     of_dynamic_rnn = SimpleNamespace(while_loop=partial(_full, rnn.while_loop.while_loop))
     with (
+        patch.object(control_flow_util, "ENABLE_CONTROL_FLOW_V2", True),
         patch.object(while_v2, "while_loop", partial(_unrolled, while_v2.while_loop)),
         patch.object(rnn, "while_loop", of_dynamic_rnn),
     ):

@@ -86,7 +86,7 @@ def self_product(x):
 
 def branches(x):
     is_wide = tf.greater(tf.shape(x)[2], 3)
-    scaled = x * weight("scale", [CHANNELS])
+    scaled = x * weight("scale", [CHANNELS]) * (1.0 + tf.nn.zero_fraction(tf.nn.relu(x)))
     return tf.cond(is_wide, lambda: tf.nn.relu(scaled), lambda: v1.Print(scaled, [scaled]))
 
 

@@ -27,6 +27,7 @@ from csrun.base.errors import UsageError
 from csrun.data import DataError, Dataset
 from csrun.tensorflow import joined_batches
 
+control_flow_util = pytest.importorskip("tensorflow.python.ops.control_flow_util")
 pytestmark = ignore_warnings
 
 
@@ -211,6 +212,20 @@ def test_layers_of_tensorflow_1_train_as_in_a_session(layers, tmp_path):
         return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     assert_as_in_session(model_fn, tmp_path, batches(6), tolerance=3e-6)
+
+
+def test_a_script_may_disable_control_flow_v2(monkeypatch, tmp_path):
+    """As disable_v2_behavior does."""
+
+    def model_fn(features, labels, mode, params):
+        x = v1.cond(tf.reduce_mean(features) > 0, lambda: tf.tanh(features), lambda: features)
+        x = tf.while_loop(lambda n, x: n < 2, lambda n, x: (n + 1, 2 * tf.sin(x)), [0, x])[1]
+        loss = cross_entropy(v1.layers.dense(x, CLASSES), labels)
+        train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
+    assert_as_in_session(model_fn, tmp_path, batches(3))
 
 
 @pytest.mark.parametrize("name", CLIPS)
