@@ -194,7 +194,8 @@ def recurrent_to_lengths(features):
 
 def of_a_column(features):
     column = tf.feature_column.numeric_column("x", shape=[20])
-    return v1.feature_column.input_layer({"x": features}, [column])
+    buckets = tf.feature_column.bucketized_column(column, [-1.0, 0.0, 0.5])
+    return v1.feature_column.input_layer({"x": features}, [column, buckets])
 
 
 @pytest.mark.parametrize(

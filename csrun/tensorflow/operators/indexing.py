@@ -1,4 +1,4 @@
-"""Lookups by index, sums by index, and the largest values."""
+"""Lookups by index, sums by index, the largest values, and numbers of buckets."""
 
 from collections.abc import Sequence
 from math import prod
@@ -122,6 +122,14 @@ def top_k(e: GraphEmission, op: Any, x: Value, k: Value) -> tuple[Value, ...]:
     return nn.gather(value, order, -1), order.astype(kind)
 
 
+def bucketize(e: GraphEmission, op: Any, x: Value) -> Value:
+    """Number of boundaries that each value has reached."""
+    value = e.tensor(x).as_floats()
+    limits = e.tensor(np.array(op.get_attr("boundaries"), np.float32))
+    reached = nn.reshape(value, (*value.shape, 1)) >= limits
+    return nn.sum(reached.astype("int32"), -1).astype("int32")
+
+
 EMITTERS: dict[str, Emitter] = {
     "GatherV2": gather,
     "ResourceGather": resource_gather,
@@ -129,4 +137,5 @@ EMITTERS: dict[str, Emitter] = {
     "ResourceGatherNd": gather_nd,
     "UnsortedSegmentSum": segment_sums,
     "TopKV2": top_k,
+    "Bucketize": bucketize,
 }
