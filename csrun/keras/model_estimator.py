@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class KerasModelToCerebrasEstimator(CerebrasEstimator):
     """An estimator of a Keras model, with the loss, optimizer and metrics of `compile()`.
 
-    model_fn: a compiled Keras model, or a function that returns one, with `params` as its argument,
-        or none.
+    model_fn: a compiled Keras model, or a function that returns one. It is called with `params`,
+        or with nothing if all its arguments have defaults and the first is not called `params`.
     model, keras_model: other names of model_fn.
 
     In a job only the chief calls a function, so that the other tasks do not import Keras. Weights

@@ -1,7 +1,8 @@
 """A compiled Keras model as a PyTorch module whose parameters and buffers are its variables."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +14,7 @@ from csrun.base.errors import UsageError
 from csrun.keras.model_precision import require_float32_variables
 from csrun.keras.torch_backend import keras
 
+log = logging.getLogger("csrun")
 Array = npt.NDArray[Any]
 
 
@@ -50,7 +52,7 @@ class KerasModel:
                     f"that returns one, got {type(source).__name__}"
                 )
             with _names_from_the_start():
-                source = source(params) if inspect.signature(source).parameters else source()
+                source = _called(source, params)
         if not isinstance(source, keras.Model):
             raise UsageError(f"model_fn must return a Keras model, got {type(source).__name__}")
         if not source.compiled:
@@ -103,6 +105,26 @@ class KerasModel:
             optimizer.finalize_variable_values(self.trained)
         if not optimizer.built:
             optimizer.build(self.trained)  # else a model that is saved now cannot be loaded whole
+
+
+def _called(function: Callable[..., Any], params: Any) -> Any:
+    """Call a function that builds a model; arguments with defaults are not `params`, unless the
+    first one has this name.
+    """
+    arguments = list(inspect.signature(function).parameters.values())
+    has_name = bool(arguments) and arguments[0].name == "params"
+    takes_params = has_name or any(
+        each.default is each.empty and each.kind is not each.VAR_KEYWORD for each in arguments
+    )
+    if takes_params:
+        return function(params)
+    if arguments and params is not None:
+        log.warning(
+            "model_fn %s is called without params, since all its arguments have defaults: name the "
+            "first one params",
+            getattr(function, "__name__", ""),
+        )
+    return function()
 
 
 def stored_name(variable: Any) -> str:

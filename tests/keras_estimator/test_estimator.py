@@ -79,6 +79,45 @@ def test_names_are_the_same_whatever_was_built_before(tmp_path):
     assert "sequential/dense_1/kernel" in found.tensors
 
 
+def _model(width):
+    return compiled(keras.Sequential([keras.Input((20,)), L.Dense(width), L.Dense(CLASSES)]))
+
+
+def hidden_by_default(hidden=5):
+    return _model(hidden)
+
+
+def by_keyword(**options):
+    return _model(options.get("hidden", 5))
+
+
+def params_by_default(params=None):
+    return _model(params["hidden"])
+
+
+def first_required(config, hidden=3):
+    return _model(config["hidden"])
+
+
+@pytest.mark.parametrize(
+    ("build", "params", "width"),
+    [
+        (hidden_by_default, None, 5),
+        (hidden_by_default, {"hidden": 4}, 5),
+        (by_keyword, None, 5),
+        (params_by_default, {"hidden": 4}, 4),
+        (first_required, {"hidden": 4}, 4),
+    ],
+)
+def test_a_function_whose_arguments_have_defaults_gets_no_params(
+    tmp_path, caplog, build, params, width
+):
+    model = KerasModelToCerebrasEstimator(build, tmp_path, params=params).keras_model
+    assert model.layers[0].units == width
+    is_left_out = build is hidden_by_default and params is not None
+    assert ("model_fn hidden_by_default is called without params" in caplog.text) == is_left_out
+
+
 def test_several_outputs_have_losses_and_metrics_of_their_own(tmp_path):
     def build():
         seed(1)
