@@ -1,7 +1,7 @@
 """Metrics of a Keras model's `compile()`, computed on the host from an evaluation's outputs."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -9,11 +9,12 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.backend.common.masking import set_keras_mask
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.executable.arrays import Array
+from csrun.keras.metric_calls import MetricCall
 from csrun.keras.own_metrics import OwnMetrics, has_own_metrics, logs_of
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel
@@ -30,31 +31,36 @@ LOSS = "loss"  # which the run has itself
 class KerasMetrics(HostCall):
     """Metrics over the steps so far; each is one number.
 
-    outputs: names of the batch, predictions and masks. zeros: make a value of each.
+    outputs: names of the batch, predictions, masks, and arguments of calls. zeros: make a value of
+        each.
+    calls: of metrics in the step, which are repeated here.
     """
 
     model: Any = None
     spec: TreeSpec | None = None
     zeros: tuple[Callable[[], Any], ...] = ()
+    calls: Sequence[MetricCall] = ()
     taken: int = field(default=0)
 
     def __post_init__(self) -> None:
-        self.own = OwnMetrics(self.model)
+        self.own = OwnMetrics(self.model, [call.metric for call in self.calls])
 
     @classmethod
-    def of(cls, model: KerasModel, measured: Any) -> Self:
-        """Return the metrics of a model. measured: the traced batch, outputs and masks."""
+    def of(cls, model: KerasModel, measured: Any, calls: Sequence[MetricCall]) -> Self:
+        """Return the metrics of a model. measured: the traced batch, outputs, masks, and outputs of
+        the calls.
+        """
         leaves, spec = tree_flatten(measured)
         names = tuple(output_name(leaf.value) for leaf in leaves)
         zeros = tuple(partial(torch.zeros, leaf.shape, dtype=leaf.dtype) for leaf in leaves)
-        return cls(dict, names, model=model.keras, spec=spec, zeros=zeros)
+        return cls(dict, names, model=model.keras, spec=spec, zeros=zeros, calls=calls)
 
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
-        if not has_metrics(self.model):
+        if not has_metrics(self.model, self.calls):
             return
         if not self.taken:
-            for metric in _metrics_of(self.model):
+            for metric in self._metrics:
                 metric.reset_state()
             self.own.reset()
         self.taken += 1
@@ -62,7 +68,14 @@ class KerasMetrics(HostCall):
 
     def _update(self, arrays: list[Any]) -> None:
         assert self.spec is not None, "given with the model"
-        (x, y, *weights), predictions, masks = tree_unflatten(arrays, self.spec)
+        (x, *labels), predictions, masks, given = tree_unflatten(arrays, self.spec)
+        for call, (values, of_values) in zip(self.calls, given, strict=True):
+            call.repeat(values, of_values)
+        if labels:
+            self._update_compiled(x, *labels, predictions=predictions, masks=masks)
+
+    def _update_compiled(self, x: Any, y: Any, *weights: Any, predictions: Any, masks: Any) -> None:
+        """Update the metrics of `compile()`, and those of the class's own compute_metrics."""
         for number, prediction in enumerate(tree_leaves(predictions)):
             if number in masks:
                 set_keras_mask(prediction, masks[number] > 0)
@@ -94,8 +107,12 @@ class KerasMetrics(HostCall):
         if not self.taken:
             return {}
         has_own = has_own_metrics(self.model)
-        found = self.own.logs() if has_own else logs_of(_metrics_of(self.model))
+        found = self.own.logs() if has_own else logs_of(self._metrics)
         return {name: _logged(value) for name, value in found.items() if name != LOSS}
+
+    @property
+    def _metrics(self) -> list[Any]:
+        return _metrics_of(self.model, self.calls)
 
 
 @dataclass
@@ -141,42 +158,30 @@ class FitMetrics(KerasMetrics):
 
     @property
     def _variables(self) -> list[Any]:
-        return [each for metric in _metrics_of(self.model) for each in metric.variables]
-
-
-def masks_of(outputs: Any) -> dict[int, Any]:
-    """Return the masks that layers have set on outputs, by the output's number, as float32.
-
-    Source: keras.layers.Masking, Embedding(mask_zero=True): losses and metrics leave out samples
-    and time steps whose mask is False.
-
-    Shapes: output [B, T, ...] -> mask [B, T]
-    """
-    masks = map(get_keras_mask, tree_leaves(outputs))
-    return {
-        number: keras.ops.cast(mask, "float32")
-        for number, mask in enumerate(masks)
-        if mask is not None
-    }
+        return [each for metric in self._metrics for each in metric.variables]
 
 
 def _numbers(variable: Any) -> Array:
     return np.ravel(keras.ops.convert_to_numpy(variable)).astype(np.float64)
 
 
-def has_metrics(model: Any) -> bool:
-    """Return whether an evaluation has more values than the loss, once the loss has been called."""
-    return bool(_metrics_of(model)) or has_own_metrics(model)
+def has_metrics(model: Any, calls: Sequence[MetricCall]) -> bool:
+    """Return whether an evaluation has more values than the loss, once the loss has been called.
+
+    calls: of metrics in the step.
+    """
+    return bool(_metrics_of(model, calls)) or has_own_metrics(model)
 
 
-def _metrics_of(model: Any) -> list[Any]:
+def _metrics_of(model: Any, calls: Sequence[MetricCall]) -> list[Any]:
     """Metrics of `compile()`, of the losses of several outputs, and those that the model's class
     updates itself.
     """
     compiled = model._compile_metrics
     if has_own_metrics(model):
         return [each for each in model.metrics if each is not model._loss_tracker]
-    return [*([] if compiled is None else [compiled]), *_losses_of(model)]
+    called = {id(call.metric): call.metric for call in calls}
+    return [*([] if compiled is None else [compiled]), *_losses_of(model), *called.values()]
 
 
 def _losses_of(model: Any) -> list[Any]:
@@ -197,11 +202,13 @@ def _number(name: str, value: Any) -> float:
     return value
 
 
-def warn_of_layer_metrics(model: Any) -> None:
-    """Warn of metrics that layers update in their call, which are not computed."""
+def warn_of_layer_metrics(model: Any, calls: Sequence[MetricCall]) -> None:
+    """Warn of metrics of layers that the step does not update, which are not computed."""
+    updated = {id(call.metric) for call in calls}
     for layer in model._flatten_layers(include_self=not has_own_metrics(model)):
         for metric in layer._metrics:
-            log.warning(
-                f"metric {metric.name} of layer {layer.path or layer.name} is not computed: give "
-                "it to compile(metrics=...), of an output of the model"
-            )
+            if id(metric) not in updated:
+                log.warning(
+                    f"metric {metric.name} of layer {layer.path or layer.name} is not computed: "
+                    "update it in call() or compute_loss(), or give it to compile(metrics=...)"
+                )

@@ -34,11 +34,12 @@ def logs_of(metrics: Iterable[Any]) -> dict[str, Any]:
 class OwnMetrics:
     """Calls of a model's compute_metrics in the chief, which has no current weights.
 
+    updated: metrics that the step updates, too.
     returned: by the last call; None before it.
     """
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, updated: Iterable[Any]) -> None:
+        self._model, self._updated = model, set(map(id, updated))
         self._assigned: set[int] = set()  # variables that the calls have written
         self.returned: Any = None
 
@@ -81,6 +82,7 @@ class OwnMetrics:
             metric
             for metric in self._model.metrics
             if metric is not self._model._loss_tracker
+            and id(metric) not in self._updated
             and metric.variables
             and not self._assigned & {id(variable) for variable in metric.variables}
         ]

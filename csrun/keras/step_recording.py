@@ -26,9 +26,9 @@ from csrun.keras.host_metrics import (
     FitMetrics,
     KerasMetrics,
     has_metrics,
-    masks_of,
     warn_of_layer_metrics,
 )
+from csrun.keras.metric_calls import masks_of, recorded_metrics
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
@@ -89,9 +89,10 @@ def trace_keras(
     recording = step.record(dataset)
     _require_no_draws(recording)
     is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
-    is_measured = is_measured and len(step.batch) > 1 and has_metrics(model.keras)
-    if is_measured or fit.takes_metrics or mode is RunMode.EVAL:
-        warn_of_layer_metrics(model.keras)
+    if is_measured:
+        warn_of_layer_metrics(model.keras, step.calls)
+        has_labels = len(step.batch) > 1 and has_metrics(model.keras, step.calls)
+        is_measured = has_labels or bool(step.calls)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
     wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []
@@ -206,7 +207,7 @@ def example_of(dataset: Dataset) -> tuple[Any, ...]:
 class _KerasStep:
     """A step of a Keras model on traced tensors. batch, outputs: in the model's structure.
 
-    masks: as of `masks_of`.
+    masks: as of `masks_of`. calls: of metrics, in call or compute_loss.
 
     update: that of the optimizer, if it is recorded.
     """
@@ -228,7 +229,8 @@ class _KerasStep:
         self._module.train(trains)
         with recorder:
             self.batch = recorder.batch(example_of(dataset))
-            loss = recorder.call_model(self._forward, self.batch, {})
+            with recorded_metrics(self._model.keras) as self.calls:
+                loss = recorder.call_model(self._forward, self.batch, {})
             for variable in self._model.variables:  # as checkpoints have those of other modes
                 recorder.traced(tensor_at(self._module, stored_name(variable)))
             if loss is not None and self._update is not None:
@@ -239,12 +241,14 @@ class _KerasStep:
 
     @property
     def measured(self) -> Any:
-        """Tensors that metrics are computed from: the batch, outputs, and their masks.
+        """Tensors that metrics are computed from: the batch, outputs, their masks, and arguments
+        of the metrics' calls in the step.
 
         Features are among them if the model's class computes metrics itself.
         """
         first = self.batch[0] if has_own_metrics(self._model.keras) else ()
-        return (first, *self.batch[1:]), self.outputs, self.masks
+        given = [call.outputs for call in self.calls]
+        return (first, *self.batch[1:]), self.outputs, self.masks, given
 
     def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
         """Record the backward pass and the update, whose operators have a separate scope."""
@@ -303,7 +307,7 @@ class _KerasStep:
         metrics = None
         if is_measured:
             kind = FitMetrics if fit.takes_metrics else KerasMetrics
-            metrics = kind.of(self._model, self.measured)
+            metrics = kind.of(self._model, self.measured, self.calls)
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
         folders = () if self._update is None else (OPTIMIZER_FOLDER,)

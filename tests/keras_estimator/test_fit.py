@@ -314,22 +314,12 @@ def test_a_saved_model_is_loaded_with_its_policy(tmp_path):
     assert again.train(input_fn)["global_step"] == 2
 
 
-def of_metrics(*metrics, of_layer=False):
-    """A model that has these metrics; in a layer, too."""
-
-    class Watched(L.Layer):
-        def __init__(self):
-            super().__init__()
-            self.seen = keras.metrics.Mean(name="seen")
-
-        def call(self, x):
-            self.seen.update_state(x)
-            return x
+def of_metrics(*metrics):
+    """A model that has these metrics."""
 
     def build():
         seed(1)
-        layers = [L.Dense(8, "relu"), *([Watched()] if of_layer else []), L.Dense(1, "sigmoid")]
-        model = keras.Sequential([keras.Input((20,)), *layers])
+        model = keras.Sequential([keras.Input((20,)), L.Dense(8, "relu"), L.Dense(1, "sigmoid")])
         weighted = {"weighted_metrics": ["accuracy"]}
         model.compile("sgd", "binary_crossentropy", metrics=list(metrics), **weighted)
         return model
@@ -357,49 +347,7 @@ def test_metrics_are_those_of_keras(tmp_path):
         assert results[name] == pytest.approx(float(np.ravel(value)[0]), rel=1e-5, abs=1e-6), name
 
 
-class OwnMetrics(keras.Sequential):
-    """A model that computes metrics by a method of its own, and does not update one of them."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.distance = keras.metrics.MeanSquaredError(name="distance")
-        self.forgotten = keras.metrics.Mean(name="forgotten")
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Metrics of compile(), one of features and predictions, and a value of the last batch."""
-        found = super().compute_metrics(x, y, y_pred, sample_weight)
-        self.distance.update_state(x[:, :CLASSES], y_pred, sample_weight)
-        return {**found, "distance": self.distance.result(), "last": keras.ops.max(y_pred)}
-
-
-class ReadsWeights(keras.Sequential):
-    """A model whose metrics are of its weights."""
-
-    def get_metrics_result(self):
-        """A norm of a kernel."""
-        return {"norm": keras.ops.norm(self.layers[0].kernel)}
-
-
-def test_metrics_of_the_models_own_class_are_those_of_keras(tmp_path, caplog):
-    def build(kind=OwnMetrics):
-        seed(1)
-        return compiled(kind([keras.Input((20,)), L.Dense(CLASSES)]))
-
-    given = {**SETTINGS, "sample_weight": WEIGHTS, "validation_data": (X[ODD], Y[ODD])}
-    model = build()
-    history = model.fit(X, Y, **given, validation_batch_size=7, verbose=0).history
-    estimator = KerasModelToCerebrasEstimator(build(), tmp_path / "own")
-    results = estimator.fit(X, Y, **given, validation_batch_size=7).history
-    assert {*history} - {*results} == {"forgotten", "val_forgotten"}
-    assert "metric forgotten is not computed: OwnMetrics.compute_metrics does not" in caplog.text
-    for name, values in results.items():
-        assert values == pytest.approx(history[name], rel=1e-5), name
-    reads = "^ReadsWeights.compute_metrics reads the weight .*/kernel, which the chief does not"
-    with pytest.raises(UsageError, match=reads):
-        KerasModelToCerebrasEstimator(build(ReadsWeights), tmp_path / "reads").fit(X, Y, **SETTINGS)
-
-
-def test_a_metric_of_several_numbers_is_refused_and_one_of_a_layer_named(tmp_path, caplog):
+def test_a_metric_of_several_numbers_is_refused(tmp_path):
     sample = [(x, np.eye(CLASSES, dtype=np.float32)[y]) for x, y in batches("mlp", 1)]
 
     def build():
@@ -407,18 +355,7 @@ def test_a_metric_of_several_numbers_is_refused_and_one_of_a_layer_named(tmp_pat
         model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
         return model
 
-    estimator = KerasModelToCerebrasEstimator(build, tmp_path / "several")
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
     estimator.train(lambda params: Dataset.from_batches(sample))
     with pytest.raises(UsageError, match=r"^metric f1_score has 10 numbers, and an evaluation"):
         estimator.evaluate(lambda params: Dataset.from_batches(sample))
-    one = [(x, y[:, :1]) for x, y in sample]
-    estimator = KerasModelToCerebrasEstimator(of_metrics(of_layer=True), tmp_path / "layer")
-    estimator.train(lambda params: Dataset.from_batches(one))
-    results = estimator.evaluate(lambda params: Dataset.from_batches(one))
-    assert "seen" not in results
-    words = "metric seen of layer sequential/watched is not computed: give it"
-    assert words in caplog.text
-    caplog.clear()
-    estimator = KerasModelToCerebrasEstimator(of_metrics(of_layer=True), tmp_path / "fitted")
-    estimator.fit(*one[0], batch_size=BATCH)
-    assert words in caplog.text
