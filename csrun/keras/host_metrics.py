@@ -57,8 +57,6 @@ class KerasMetrics(HostCall):
 
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
-        if not has_metrics(self.model, self.calls):
-            return
         if not self.taken:
             for metric in self._metrics:
                 metric.reset_state()
@@ -108,7 +106,7 @@ class KerasMetrics(HostCall):
             return {}
         has_own = has_own_metrics(self.model)
         found = self.own.logs() if has_own else logs_of(self._metrics)
-        return {name: _logged(value) for name, value in found.items() if name != LOSS}
+        return {name: logged(value) for name, value in found.items() if name != LOSS}
 
     @property
     def _metrics(self) -> list[Any]:
@@ -188,7 +186,8 @@ def _losses_of(model: Any) -> list[Any]:
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)
 
 
-def _logged(value: Any) -> Any:
+def logged(value: Any) -> Any:
+    """Return a value as Keras logs it: a number, or an array of several."""
     numbers = keras.ops.convert_to_numpy(value)
     return float(numbers.reshape(())) if numbers.size == 1 else numbers
 

@@ -73,17 +73,20 @@ def masks_of(outputs: Any) -> dict[int, Any]:
 
 
 @contextmanager
-def recorded_metrics(model: Any) -> Iterator[list[MetricCall]]:
-    """Context manager that yields the calls of metrics within it, which do not update them."""
+def recorded_metrics(model: Any, are_all: bool = False) -> Iterator[list[MetricCall]]:
+    """Context manager that yields the calls of metrics within it, which do not update them.
+
+    are_all: also of the metrics of `compile()`.
+    """
     calls: list[MetricCall] = []
 
     def record(metric: Any, *given: Any, **options: Any) -> None:
         calls.append(MetricCall.of(metric, *given, **options))
 
     with ExitStack() as stack:
-        for metric in _of_script(model):
+        for metric in model.metrics if are_all else _of_script(model):
             stack.enter_context(patch.object(metric, "update_state", partial(record, metric)))
-            stack.enter_context(patch.object(metric, "result", _MetricResult))
+            stack.enter_context(patch.object(metric, "result", partial(MetricResult, metric)))
         yield calls
 
 
@@ -94,8 +97,11 @@ def _of_script(model: Any) -> list[Any]:
     return [metric for metric in model.metrics if id(metric) not in compiled]
 
 
-class _MetricResult:
+@dataclass(frozen=True)
+class MetricResult:
     """Result of a metric in a recorded step, which has no value there."""
+
+    metric: Any
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:

@@ -1,7 +1,6 @@
 """Tracing of a Keras model: forward, loss and backward pass, recorded once per mode."""
 
 import inspect
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
+from csrun.keras.custom_step import CustomStep, CustomStepMetrics, StepScope, has_custom_step
 from csrun.keras.host_metrics import (
     FitMetrics,
     KerasMetrics,
@@ -29,6 +29,7 @@ from csrun.keras.host_metrics import (
     warn_of_layer_metrics,
 )
 from csrun.keras.metric_calls import masks_of, recorded_metrics
+from csrun.keras.model_call import plain_errors, without_host_draws
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
@@ -89,10 +90,10 @@ def trace_keras(
     recording = step.record(dataset)
     _require_no_draws(recording)
     is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
-    if is_measured:
+    if is_measured and step.custom is None:
         warn_of_layer_metrics(model.keras, step.calls)
         has_labels = len(step.batch) > 1 and has_metrics(model.keras, step.calls)
-        is_measured = has_labels or bool(step.calls)
+        is_measured = has_labels or bool(step.calls) or step.custom is not None
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
     wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []
@@ -118,7 +119,7 @@ def trace_keras(
 
 
 _STEPS = {
-    RunMode.TRAIN: ("train_step", "make_train_function"),
+    RunMode.TRAIN: ("make_train_function",),
     RunMode.EVAL: ("test_step", "make_test_function"),
     RunMode.PREDICT: ("predict_step", "make_predict_function"),
 }
@@ -207,6 +208,7 @@ def example_of(dataset: Dataset) -> tuple[Any, ...]:
 class _KerasStep:
     """A step of a Keras model on traced tensors. batch, outputs: in the model's structure.
 
+    custom: the class's own train_step, if it has one, whose values metrics are computed from.
     masks: as of `masks_of`. calls: of metrics, in call or compute_loss.
 
     update: that of the optimizer, if it is recorded.
@@ -220,6 +222,10 @@ class _KerasStep:
         self._recorder = StepRecorder(self._module)
         self._recorder.may_draw = True
         read_batch(self._recorder)
+        self.custom: CustomStep | None = None
+        if mode is RunMode.TRAIN and has_custom_step(model.keras):
+            trained = [(v, tensor_at(self._module, stored_name(v))) for v in model.trained]
+            self.custom = CustomStep(model.keras, trained)
         layers = model.keras._flatten_layers(include_self=False)
         self._recorder.scopes.name_modules({each: each.path or each.name for each in layers})
 
@@ -229,7 +235,7 @@ class _KerasStep:
         self._module.train(trains)
         with recorder:
             self.batch = recorder.batch(example_of(dataset))
-            with recorded_metrics(self._model.keras) as self.calls:
+            with recorded_metrics(self._model.keras, self.custom is not None) as self.calls:
                 loss = recorder.call_model(self._forward, self.batch, {})
             for variable in self._model.variables:  # as checkpoints have those of other modes
                 recorder.traced(tensor_at(self._module, stored_name(variable)))
@@ -248,6 +254,8 @@ class _KerasStep:
         """
         first = self.batch[0] if has_own_metrics(self._model.keras) else ()
         given = [call.outputs for call in self.calls]
+        if self.custom is not None:
+            return given, self.custom.values
         return (first, *self.batch[1:]), self.outputs, self.masks, given
 
     def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
@@ -266,15 +274,18 @@ class _KerasStep:
         """Return the loss; None in a prediction."""
         model, trains = self._model, self._mode is RunMode.TRAIN
         tensors = [(v, tensor_at(self._module, stored_name(v))) for v in model.variables]
-        with keras.StatelessScope(state_mapping=tensors, collect_losses=True) as scope:
-            sample = tree_leaves(x)[0]
-            with _without_host_draws(), _plain_errors(), recorded_dropout(sample):
+        with self._scope(tensors) as scope:
+            # A copy, since Keras multiplies masks into it in place.
+            weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
+            with without_host_draws(), plain_errors(), recorded_dropout(tree_leaves(x)[0]):
+                if self.custom is not None:
+                    loss = self.custom.call(keras.utils.pack_x_y_sample_weight(x, y, weights))
+                    self._assign(tensors, scope)
+                    return loss
                 self.outputs = model.keras(x, training=trains)
                 self.masks = masks_of(self.outputs)
             if self._mode is RunMode.PREDICT:
                 return None
-            # A copy, since Keras multiplies masks into it in place.
-            weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
             loss = model.keras._compute_loss(  # omits `training` if compute_loss does not take it
                 x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
             )
@@ -282,14 +293,20 @@ class _KerasStep:
             self._assign(tensors, scope)
         return loss
 
+    def _scope(self, tensors: Sequence[tuple[Any, Any]]) -> keras.StatelessScope:
+        """Scope of the step, in which variables are these tensors."""
+        if self.custom is None:
+            return keras.StatelessScope(tensors, collect_losses=True)
+        return StepScope(self.custom.require_readable, tensors)
+
     def _assign(self, tensors: Sequence[tuple[Any, Any]], scope: keras.StatelessScope) -> None:
         """Write the variables that layers have assigned.
 
         Raises: UsageError for a trained one, which the update would change from its old value
         """
         for number, (variable, before) in enumerate(tensors):
-            new = scope.get_current_value(variable)
-            if new is None or new is before:
+            new = scope.state_mapping[id(variable)]
+            if new is before:
                 continue
             if number < len(self._model.trained):
                 raise UsageError(
@@ -308,6 +325,9 @@ class _KerasStep:
         if is_measured:
             kind = FitMetrics if fit.takes_metrics else KerasMetrics
             metrics = kind.of(self._model, self.measured, self.calls)
+            if self.custom is not None:
+                metrics = CustomStepMetrics.of(self._model, self.measured, self.calls)
+                metrics.returned = self.custom.metrics
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
         folders = () if self._update is None else (OPTIMIZER_FOLDER,)
@@ -322,41 +342,6 @@ class _KerasStep:
             return [model.layers[-1].name]
         names = getattr(model, "output_names", [])
         return names if len(names) == count else [f"output_{n}" for n in range(count)]
-
-
-@contextmanager
-def _without_host_draws() -> Iterator[None]:
-    """Raises: UsageError if the model draws numbers from NumPy or Python within the block
-
-    Each step would use the same numbers.
-    """
-    before = _host_generators()
-    yield
-    for name, state in _host_generators().items():
-        if state != before[name]:
-            raise UsageError(
-                f"the Keras model draws numbers from {name}, and csrun calls it once: have the "
-                "input_fn give the numbers as a feature"
-            )
-
-
-def _host_generators() -> dict[str, Any]:
-    """Return states of the global generators that a layer may draw from."""
-    state = np.random.get_state(legacy=False)
-    assert isinstance(state, dict), "not the legacy form"
-    return {"numpy.random": repr(state), "random": random.getstate()}
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Context manager in which Keras does not add a layer's arguments to errors."""
-    was_filtered = keras.config.is_traceback_filtering_enabled()
-    keras.config.disable_traceback_filtering()
-    try:
-        yield
-    finally:
-        if was_filtered:
-            keras.config.enable_traceback_filtering()
 
 
 def _dtype(dtype: Any) -> torch.dtype:

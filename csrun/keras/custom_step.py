@@ -1,0 +1,212 @@
+"""A model's own train_step, run once on traced tensors and compared with the built-in step."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from csrun.base.errors import UsageError
+from csrun.keras.host_metrics import FitMetrics, logged
+from csrun.keras.metric_calls import MetricResult
+from csrun.keras.torch_backend import keras
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.traced import TracedTensor
+
+
+def has_custom_step(model: Any) -> bool:
+    """Return whether the class of a model overrides train_step."""
+    module: str = type(model).train_step.__module__
+    return module.split(".")[0] != "keras"
+
+
+class CustomStep:
+    """Call of a model's train_step whose loss, gradients and update are those of a built-in step.
+
+    It clears the gradients, computes any loss, calls backward() on it, and applies the gradients of
+    all trained variables once. csrun computes the backward pass and the update.
+
+    trained: variables and their traced tensors.
+    loss: on which backward() was called; None before it.
+    values, metrics: tensors and metrics whose values the step returns, by name.
+
+    Raises: UsageError for any other step
+    """
+
+    def __init__(self, model: Any, trained: Sequence[tuple[Any, torch.Tensor]]) -> None:
+        self._model, self._trained = model, trained
+        self._gradients: dict[int, torch.Tensor] = {}  # by variable
+        self._is_applied = self._was_cleared = False
+        self.loss: Any = None
+        self.values: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
+
+    def call(self, data: Any) -> Any:
+        """Call train_step, and return its loss."""
+        self._set_gradients()  # left by the previous step
+        try:
+            with self._watched():
+                returned = self._model.train_step(data)
+            was_cleared = self._was_cleared or self._has_cleared
+        finally:
+            for variable, tensor in self._trained:
+                tensor.grad = variable._value.grad = None
+        if self.loss is None:
+            raise self._refusal("does not call backward() on a loss")
+        if not self._is_applied:
+            raise self._refusal("does not call self.optimizer.apply")
+        if not was_cleared:
+            raise self._refusal("does not call self.zero_grad(), so that gradients are added up")
+        self._take(returned)
+        return self.loss
+
+    def _take(self, returned: Any) -> None:
+        """Sort what the step returns.
+
+        Raises: UsageError for a value that is not a number of this step
+        """
+        for name, value in returned.items() if isinstance(returned, Mapping) else [("", returned)]:
+            if isinstance(value, MetricResult):
+                self.metrics[name] = value.metric
+            elif isinstance(value, TracedTensor):
+                self.values[name] = value.detach()
+            else:
+                raise self._refusal(
+                    f"returns a {type(value).__name__}, not a dict of tensors and of results of "
+                    "metrics that the model's `metrics` has"
+                )
+
+    def require_readable(self, variable: Any) -> None:
+        """Raises: UsageError for a variable that the update has changed, or the optimizer's"""
+        of_optimizer = self._model.optimizer.variables
+        if any(variable is each for each in of_optimizer):
+            raise self._refusal(f"reads {variable.path} of the optimizer, which csrun updates")
+        if self._is_applied and any(variable is each for each, _ in self._trained):
+            raise self._refusal(f"reads the weight {variable.path} after the update")
+
+    def _backward(self, loss: Any, *given: Any, **options: Any) -> None:
+        """Keep the loss, in the place of a backward pass."""
+        if self.loss is not None:
+            raise self._refusal("calls backward() twice")
+        if given or options:
+            raise self._refusal("gives arguments to backward()")
+        self.loss = loss
+        self._was_cleared = self._has_cleared
+        self._set_gradients()
+
+    def _set_gradients(self) -> None:
+        """Give each trained variable a gradient to recognise, here and in the model itself."""
+        for variable, tensor in self._trained:
+            gradient = torch.zeros(tuple(tensor.shape)).as_subclass(_StepGradient)
+            self._gradients[id(variable)] = tensor.grad = variable._value.grad = gradient
+
+    @property
+    def _has_cleared(self) -> bool:
+        """Return whether the gradients are removed, as by zero_grad()."""
+        return all(v._value.grad is None or tensor.grad is None for v, tensor in self._trained)
+
+    def _apply(self, gradients: Any, variables: Any = None) -> None:
+        """Compare the gradients with those of the loss, in the place of an update."""
+        given = [variable for variable, _ in self._trained] if variables is None else [*variables]
+        gradients = [*gradients]
+        if self._is_applied:
+            raise self._refusal("applies gradients twice")
+        if {*map(id, given)} != {id(variable) for variable, _ in self._trained}:
+            raise self._refusal("does not apply the gradients of all trainable weights at once")
+        for variable, gradient in zip(given, gradients, strict=True):
+            if gradient is not self._gradients.get(id(variable)):
+                raise self._refusal(
+                    f"applies a gradient of {variable.path} that is not v.value.grad after "
+                    "backward()"
+                )
+        self._is_applied = True
+
+    def _refuse_other(self, *_: Any, **__: Any) -> None:
+        raise self._refusal("uses an optimizer other than that of compile()")
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        optimizer: Any = self._model.optimizer
+        kind: Any = keras.optimizers.Optimizer
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(TracedTensor, "backward", _method(self._backward)))
+            stack.enter_context(patch.object(kind, "apply", self._refuse_other))
+            stack.enter_context(patch.object(optimizer, "apply", self._apply))
+            stack.enter_context(patch.object(optimizer, "scale_loss", _unchanged))
+            yield
+
+    def _refusal(self, what: str) -> UsageError:
+        code = inspect.unwrap(type(self._model).train_step).__code__
+        return UsageError(
+            f"{code.co_filename}:{code.co_firstlineno}: {type(self._model).__name__}.train_step "
+            f"{what}: csrun supports one loss.backward() and one self.optimizer.apply of the "
+            "gradients of all trainable weights"
+        )
+
+
+class _StepGradient(torch.Tensor):
+    """Gradient of a trained variable, with which the step must not compute."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        raise UsageError(
+            f"{user_line()}: train_step computes with a gradient, and csrun applies gradients "
+            "unchanged: use clipnorm, global_clipnorm or clipvalue of the optimizer"
+        )
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that a class binds."""
+    return lambda *given, **options: function(*given, **options)
+
+
+def _unchanged(loss: Any) -> Any:
+    """Return the loss, which csrun scales itself."""
+    return loss
+
+
+@dataclass
+class CustomStepMetrics(FitMetrics):
+    """Values that a train_step returns: results of metrics, and numbers of the last step."""
+
+    returned: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def _update(self, arrays: list[Any]) -> None:
+        assert self.spec is not None, "given with the model"
+        given, self.numbers = tree_unflatten(arrays, self.spec)
+        for call, (values, masks) in zip(self.calls, given, strict=True):
+            call.repeat(values, masks)
+
+    def logs(self) -> dict[str, Any]:
+        """Return the values by name, as Keras logs them."""
+        if not self.taken:
+            return {}
+        found = dict(self.numbers)
+        for name, metric in self.returned.items():
+            value = metric.result()
+            found |= value if isinstance(value, dict) else {name: value}
+        return {name: logged(value) for name, value in found.items()}
+
+    @property
+    def _metrics(self) -> list[Any]:
+        return list({id(call.metric): call.metric for call in self.calls}.values())
+
+
+class StepScope(keras.StatelessScope):
+    """Scope of a step, which refuses reads of some variables."""
+
+    def __init__(
+        self, require_readable: Callable[[Any], None], *given: Any, **options: Any
+    ) -> None:
+        super().__init__(*given, **options)
+        self._require_readable = require_readable
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return the variable's value in the step."""
+        self._require_readable(variable)
+        return super().get_current_value(variable)

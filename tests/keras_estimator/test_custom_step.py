@@ -1,0 +1,247 @@
+"""A model's own train_step, beside Keras's fit; steps that are not a loss and an update."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("torch")
+
+from support.keras_models import BATCH, CLASSES, L, batches, compiled, keras, seed
+
+from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
+from csrun.keras import KerasModelToCerebrasEstimator
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+ops = keras.ops
+X, Y = (np.concatenate(each) for each in zip(*batches("mlp", 4), strict=True))
+SETTINGS = {"batch_size": BATCH, "epochs": 2, "shuffle": False}
+OTHER = keras.optimizers.SGD(0.1)
+HERE = re.escape(__file__)
+
+
+class Super(keras.Sequential):
+    """A model that calls the built-in step."""
+
+    def train_step(self, data):
+        """The built-in step, with a value of the batch."""
+        return {**super().train_step(data), "batch_mean": ops.mean(data[0])}
+
+
+class Recipe(keras.Sequential):
+    """A model with the step of Keras's guide for PyTorch."""
+
+    def gradients(self):
+        """Gradients that the step applies."""
+        return [v.value.grad for v in self.trainable_weights]
+
+    def train_step(self, data):
+        """Forward and backward pass, update and metrics."""
+        x, y = data
+        self.zero_grad()
+        y_pred = self(x, training=True)
+        loss = self.compute_loss(y=y, y_pred=y_pred)
+        loss.backward()
+        gradients = self.gradients()
+        with torch.no_grad():
+            self.optimizer.apply(gradients, self.trainable_weights)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, y_pred)
+        return {m.name: m.result() for m in self.metrics}
+
+
+class Autoencoder(keras.Model):
+    """A model whose loss is computed in its step."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.encoder, self.decoder = L.Dense(6, "tanh"), L.Dense(20)
+        self.trackers = {n: keras.metrics.Mean(name=n) for n in ("total", "rebuilt", "kl")}
+
+    @property
+    def metrics(self):
+        """Parts of the loss."""
+        return [*self.trackers.values()]
+
+    def call(self, x):
+        """The rebuilt features."""
+        return self.decoder(self.encoder(x)[:, :3])
+
+    def train_step(self, data):
+        """A variational loss, its gradients and the update."""
+        self.zero_grad()
+        mean, log_var = ops.split(self.encoder(data), 2, axis=-1)
+        rebuilt = ops.mean(ops.sum(ops.square(data - self.decoder(mean)), axis=-1))
+        kl = ops.mean(ops.sum(-0.5 * (1 + log_var - mean**2 - ops.exp(log_var)), axis=1))
+        total = rebuilt + kl
+        total.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([v.value.grad for v in weights], weights)
+        for name, value in {"total": total, "rebuilt": rebuilt, "kl": kl}.items():
+            self.trackers[name].update_state(value)
+        found = {name: each.result() for name, each in self.trackers.items()}
+        return {"loss": found.pop("total"), **found, "last": kl}
+
+
+def classifier(kind):
+    seed(1)
+    return compiled(kind([keras.Input((20,)), L.Dense(8, "relu"), L.Dense(CLASSES)]))
+
+
+def autoencoder():
+    seed(1)
+    model = Autoencoder()
+    model(X[:1])
+    model.compile(keras.optimizers.Adam(0.01))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "micro_batch"),
+    [
+        (lambda: classifier(Super), (X, Y), "auto"),
+        (lambda: classifier(Recipe), (X, Y), "auto"),
+        (lambda: classifier(Recipe), (X, Y), 8),
+        (autoencoder, (X,), "auto"),
+    ],
+    ids=["super", "recipe", "recipe in micro-batches", "autoencoder"],
+)
+def test_a_step_of_one_loss_and_one_update_is_that_of_keras(tmp_path, build, data, micro_batch):
+    model = build()
+    history = model.fit(*data, **SETTINGS, verbose=0).history
+    config = CSRunConfig(micro_batch_size=micro_batch)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, config)
+    results = estimator.fit(*data, **SETTINGS).history
+    assert {*results} == {*history}
+    for name, values in history.items():
+        assert results[name] == pytest.approx(values, rel=1e-5, abs=1e-6), name
+    for ours, own in zip(estimator.keras_model.weights, model.weights, strict=True):
+        found, wanted = (v.value.detach().cpu().numpy() for v in (ours, own))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)
+
+
+class Clipped(Recipe):
+    """A model that changes gradients."""
+
+    def gradients(self):
+        """Smaller gradients."""
+        return [0.5 * each for each in super().gradients()]
+
+
+class InPlace(Recipe):
+    """A model that changes gradients in place."""
+
+    def gradients(self):
+        """Smaller gradients."""
+        for weight in self.trainable_weights:
+            weight.value.grad.data.clamp_(-1, 1)
+        return super().gradients()
+
+
+class Norms(Recipe):
+    """A model that clips gradients by PyTorch."""
+
+    def gradients(self):
+        """Smaller gradients."""
+        torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        return super().gradients()
+
+
+class Twice(Recipe):
+    """A model with two updates."""
+
+    def gradients(self):
+        """The gradients, after an update by them."""
+        found = super().gradients()
+        self.optimizer.apply(found, self.trainable_weights)
+        return found
+
+
+class TwoOptimizers(Recipe):
+    """A model with a second optimizer."""
+
+    def gradients(self):
+        """The gradients, after an update by them."""
+        found = super().gradients()
+        OTHER.apply(found, self.trainable_weights)
+        return found
+
+
+class Replaced(Recipe):
+    """A model that applies other gradients."""
+
+    def gradients(self):
+        """Gradients of one."""
+        return [torch.ones(tuple(v.shape)) for v in self.trainable_weights]
+
+
+class Part(Recipe):
+    """A model that trains one layer."""
+
+    def gradients(self):
+        """Gradients, of which one layer's are applied."""
+        weights = self.layers[0].trainable_weights
+        self.optimizer.apply([v.value.grad for v in weights], weights)
+
+
+class After(Recipe):
+    """A model that reads weights after the update."""
+
+    def train_step(self, data):
+        """The step, and a norm of a kernel."""
+        return {**super().train_step(data), "norm": ops.norm(self.layers[0].kernel)}
+
+
+class Accumulates(Recipe):
+    """A model that adds up the gradients of all steps."""
+
+    def zero_grad(self, set_to_none=True):
+        """Nothing."""
+
+
+class NoUpdate(keras.Sequential):
+    """A model without an update."""
+
+    def train_step(self, data):
+        """A loss."""
+        loss = ops.mean(self(data[0]))
+        loss.backward()
+        return {"loss": loss}
+
+
+class Counts(Recipe):
+    """A model that reads the number of the step."""
+
+    def gradients(self):
+        """The gradients, after a read."""
+        ops.cast(self.optimizer.iterations, "float32")
+        return super().gradients()
+
+
+COMPUTES = "train_step computes with a gradient, and csrun applies gradients"
+REFUSED = {
+    Clipped: COMPUTES,
+    InPlace: COMPUTES,
+    Norms: COMPUTES,
+    Replaced: r"Replaced.train_step applies a gradient of .*/kernel that is not v.value.grad after",
+    Twice: "Twice.train_step applies gradients twice: csrun supports one loss",
+    TwoOptimizers: "TwoOptimizers.train_step uses an optimizer other than that of compile",
+    Part: "Part.train_step does not apply the gradients of all trainable weights at once",
+    After: "After.train_step reads the weight .*/kernel after the update",
+    Accumulates: "Accumulates.train_step does not call self.zero_grad..,",
+    NoUpdate: "NoUpdate.train_step does not call self.optimizer.apply: csrun",
+    Counts: "Counts.train_step reads .*iteration of the optimizer, which csrun updates",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_another_step_is_refused(tmp_path, kind):
+    estimator = KerasModelToCerebrasEstimator(classifier(kind), tmp_path)
+    with pytest.raises(UsageError, match=rf"^{HERE}:\d+: {REFUSED[kind]}"):
+        estimator.fit(X, Y, **SETTINGS)
