@@ -45,6 +45,10 @@ class CustomStep:
         self.values: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
 
+    def build(self, data: Any) -> None:
+        """Build what depends on the data, such as the metrics of several losses, as Keras's fit."""
+        self._model._symbolic_build(data_batch=data)
+
     def call(self, data: Any) -> Any:
         """Call train_step, and return its loss."""
         self._set_gradients()  # left by the previous step

@@ -233,8 +233,11 @@ class _KerasStep:
         """Record the step."""
         recorder, trains = self._recorder, self._mode is RunMode.TRAIN
         self._module.train(trains)
+        example = example_of(dataset)
+        if self.custom is not None:
+            self.custom.build(example)
         with recorder:
-            self.batch = recorder.batch(example_of(dataset))
+            self.batch = recorder.batch(example)
             with recorded_metrics(self._model.keras, self.custom is not None) as self.calls:
                 loss = recorder.call_model(self._forward, self.batch, {})
             for variable in self._model.variables:  # as checkpoints have those of other modes

@@ -30,6 +30,14 @@ class Super(keras.Sequential):
         return {**super().train_step(data), "batch_mean": ops.mean(data[0])}
 
 
+class SuperFunctional(keras.Model):
+    """A functional model that calls the built-in step."""
+
+    def train_step(self, data):
+        """The built-in step."""
+        return super().train_step(data)
+
+
 class Recipe(keras.Sequential):
     """A model with the step of Keras's guide for PyTorch."""
 
@@ -94,6 +102,15 @@ def classifier(kind):
     return compiled(kind([keras.Input((20,)), L.Dense(8, "relu"), L.Dense(CLASSES)]))
 
 
+def two_outputs():
+    seed(1)
+    x = keras.Input((20,))
+    hidden = L.Dense(8, "relu")(x)
+    model = SuperFunctional(x, [L.Dense(3, name="first")(hidden), L.Dense(1, name="last")(hidden)])
+    model.compile("adam", ["mse", "mae"], metrics=[["mae"], ["mse"]])
+    return model
+
+
 def autoencoder():
     seed(1)
     model = Autoencoder()
@@ -108,9 +125,10 @@ def autoencoder():
         (lambda: classifier(Super), (X, Y), "auto"),
         (lambda: classifier(Recipe), (X, Y), "auto"),
         (lambda: classifier(Recipe), (X, Y), 8),
+        (two_outputs, (X, [X[:, :3], X[:, 3:4]]), "auto"),
         (autoencoder, (X,), "auto"),
     ],
-    ids=["super", "recipe", "recipe in micro-batches", "autoencoder"],
+    ids=["super", "recipe", "recipe in micro-batches", "two outputs", "autoencoder"],
 )
 def test_a_step_of_one_loss_and_one_update_is_that_of_keras(tmp_path, build, data, micro_batch):
     model = build()
