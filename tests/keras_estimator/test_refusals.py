@@ -34,7 +34,7 @@ class Own(L.Layer):
 
 
 def bessel(x):
-    return x + torch.i0(x)
+    return x + torch.special.bessel_j0(x)
 
 
 def noise(x):
@@ -68,7 +68,7 @@ class Assigning(L.Dense):
 
 DRAWS = "it draws random numbers, and csrun draws the masks of dropout only: use"
 REFUSED = {
-    rf"layer sequential/own: {HERE}:\d+: aten.i0.default: PyTorch": Own(bessel),
+    rf"layer sequential/own: {HERE}:\d+: aten.special_bessel_j0.default: PyTorch": Own(bessel),
     rf"layer sequential/own_1: {HERE}:\d+: {DRAWS}": Own(noise),
     rf"layer gaussian_noise: .*: {DRAWS}": L.GaussianNoise(0.1),
     "the Keras model draws numbers from numpy.random, and csrun calls it": Own(numpy_noise),
