@@ -10,6 +10,7 @@ import torch
 
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.recording import LeafSource, Ref
+from csrun.pytorch.record.reuse.autograd_graph import have_hooks
 from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
@@ -108,6 +109,8 @@ class RecordedBackward:
                 f"{list(loss.shape)}: take its mean or sum"
             )
         cleared, parameters = set(self.require_cleared()), self._recorder.parameters
+        if have_hooks(parameters.values()):
+            self._recorder.note_varying("backward() calls a hook of a gradient")
         # in the parameters' order: a set's may differ when the step is compared again
         self._zeros = {name: x for name, x in parameters.items() if name in cleared}
         self._refuse_uncleared()

@@ -202,10 +202,10 @@ def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
     assert ours == 3 + 1 + (30 - 4) // SETS_EVERY + 1  # at the block's end
 
 
-def halves_node(weight):
+def add_node_hook(kit, hook):
     """The node is kept, without which PyTorch forgets its hooks."""
-    node = torch.autograd.graph.get_gradient_edge(weight).node
-    return node.register_prehook(lambda gradients: (gradients[0] * 0.5,)), node
+    kit.node = torch.autograd.graph.get_gradient_edge(kit.model[0].weight).node
+    return kit.node.register_prehook(hook)
 
 
 def halve(parameter):
@@ -213,18 +213,27 @@ def halve(parameter):
 
 
 HOOKS = {
-    "hook": lambda w: [w.register_hook(lambda gradient: gradient * 0.5)],
-    "accumulated": lambda w: [w.register_post_accumulate_grad_hook(halve)],
-    "node": halves_node,
+    "hook": lambda kit: kit.model[0].weight.register_hook(lambda gradient: gradient * 0.5),
+    "scaling": lambda kit: kit.model[0].weight.register_hook(
+        lambda gradient: gradient * (1 if next(kit.calls) < 4 else 2)
+    ),
+    "accumulated": lambda kit: kit.model[0].weight.register_post_accumulate_grad_hook(halve),
+    "logging": lambda kit: kit.model[0].weight.register_post_accumulate_grad_hook(
+        lambda parameter: print(next(kit.calls))
+    ),
+    "node": lambda kit: add_node_hook(kit, lambda gradients: (gradients[0] * 0.5,)),
+    "logging_node": lambda kit: add_node_hook(kit, lambda gradients: print(next(kit.calls))),
 }
 
 
 @pytest.mark.parametrize(
     ("register", "at", "fast"),
     [
-        *((register, {5}, True) for register in HOOKS),
+        *((register, {5}, True) for register in ("hook", "accumulated", "node")),
+        *((register, {0}, True) for register in ("scaling", "logging", "logging_node")),
         ("hook", {1, 4}, True),
         ("hook", {1, 4}, False),
+        ("logging", {1}, True),
         ("node", {3, 4}, True),
         ("node", {5}, False),
     ],
@@ -233,19 +242,21 @@ def test_a_hook_of_a_gradient_is_called_from_its_step_on(tmp_path, register, at,
     """Set between forward and backward, also of a block's last step, and removed there."""
 
     def loop(kit):
+        kit.calls = itertools.count()
         losses, handles = [], []
         for step, (x, y) in enumerate(kit.train):
             loss = kit.criterion(kit.model(x), y)
             if handles and step in at:
                 handles.pop().remove()
             elif step in at:
-                handle, *kit.kept = HOOKS[register](kit.model[0].weight)
-                handles.append(handle)
+                handles.append(HOOKS[register](kit))
             kit.optimizer.zero_grad()
             loss.backward()
             losses.append(loss.detach())
             kit.optimizer.step()
-        return losses
+        for handle in handles:
+            handle.remove()
+        return [*losses, next(kit.calls)]
 
     beside(loop, tmp_path, settings={"fast": fast})
 
