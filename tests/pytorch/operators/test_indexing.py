@@ -11,6 +11,7 @@ from support.torch_rows import check_exact, check_near, row, with_table  # noqa:
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
+from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.record.functions.function_rewrites import log_dense  # noqa: E402
 
 
@@ -130,6 +131,14 @@ def bags(x, table):
     return x * found + x * f.embedding_bag(ids(x), table.weight, padding_idx=1)
 
 
+def bags_of_equal_rows(x, table):
+    """The first row of a bag has the maximum's gradient."""
+    same, starts = table.weight - table.weight.detach() + 0.5, BAGS + (x[0, 0] > 9).long()
+    found = f.embedding_bag(ids(x).flatten()[:9], same, starts, mode="max", padding_idx=2)
+    found = found * f.embedding_bag(ids(x).flatten()[:9], same, BAGS, mode="max")
+    return x * found + x * f.embedding_bag(ids(x), same, mode="max")
+
+
 def segments(x):
     """Reductions of one to three rows."""
     lengths = torch.tensor([1, 3])
@@ -140,6 +149,7 @@ def segments(x):
 
 NEAR = {
     "bags": row(bags, 5, modules=[nn.Embedding(7, 5)]),
+    "bags_of_equal_rows": row(bags_of_equal_rows, 5, modules=[nn.Embedding(7, 5)]),
     "bags_to_an_end": row(
         lambda x, table: x * table(ids(x).flatten()[:9], torch.tensor([0, 2, 4, 9, 9])),
         5,
@@ -188,3 +198,23 @@ def test_sparse_gradients_are_dense_with_the_same_numbers(tmp_path, caplog, kind
     beside(Kit.train_once, tmp_path, *layers, optimizer=lambda p: kind(p, 0.1))
     said = [line for line in caplog.messages if "sparse=True is dense" in line]
     assert len(said) == 1  # for the line of both tables
+
+
+class ShiftedBags(nn.Module):
+    """A bag of rows whose first offset is not 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.EmbeddingBag(7, 6)
+
+    def forward(self, x):
+        return self.bags((3 * x).long().flatten() % 7, torch.arange(1, 42, 6))
+
+
+def test_offsets_that_do_not_begin_with_0_are_refused_as_in_pytorch(tmp_path):
+    kit = Kit(ShiftedBags(), nn.Linear(6, 4))
+    with pytest.raises(RuntimeError, match=r"offsets\[0\] has to be 0"):
+        kit.train_once()
+    said = r"test_indexing.py:\d+: embedding_bag: offsets\[0\] must be 0, got 1"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()

@@ -61,12 +61,15 @@ def embedding_bag(
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[..., None]
     if offsets is None and padding_idx is None:
-        return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
+        return (
+            rows.max(1).values if mode == "max" else {"sum": rows.sum, "mean": rows.mean}[mode](1)
+        )
     if offsets is None:
         count, size = input.shape
         bags = torch.arange(count).repeat_interleave(size)
     else:
         starts = offsets[:-1] if include_last_offset else offsets
+        _require_begin(recorder, starts)
         count, bags = len(starts), bag_of_rows(starts, len(input))
     rows = rows.reshape(-1, rows.shape[-1])
     if padding_idx is None:
@@ -79,9 +82,27 @@ def embedding_bag(
 
 def _of_bags(rows: Any, bags: Any, count: int, mode: str) -> Any:
     if mode == "max":
-        return _reduced(rows, bags, count, 0, "amax")
+        return _maxima(rows, bags, count)
     found = _sums(rows, bags, count)
     return found if mode == "sum" else found / _counts(rows, bags, count).clamp(min=1)
+
+
+def _maxima(rows: Any, bags: Any, count: int) -> Any:
+    """Return the maxima of bags, 0 of an empty one; of equal rows the first has the gradient."""
+    size = len(rows)
+    with torch.no_grad():
+        most = _reduced(rows, bags, count, 0, "amax")
+        places = torch.arange(size)[:, None].expand(rows.shape)
+        places = places.masked_fill(rows < most.index_select(0, bags), size)  # not of a NaN
+        first = _reduced(places, bags, count, size, "amin")
+    zero = torch.zeros((1, *rows.shape[1:]), dtype=rows.dtype)
+    return torch.cat([rows, zero]).gather(0, first)
+
+
+def _require_begin(recorder: Any, starts: Any) -> None:
+    """Raises: CaptureError for constant offsets of which the first is not 0, as in PyTorch"""
+    if len(starts) and recorder.is_constant(starts) and (first := int(starts[0])):
+        raise recorder.refusal(f"embedding_bag: offsets[0] must be 0, got {first}")
 
 
 def segment_reduce(
