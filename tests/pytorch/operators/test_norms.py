@@ -4,10 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_loops import beside  # noqa: E402
+from support.torch_loops import Kit, beside  # noqa: E402
 from support.torch_rows import check_exact, check_near, row, with_table  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
 
 
 def norms(x, w):
@@ -79,3 +81,14 @@ def test_running_statistics_of_an_instance_norm_are_pytorchs(tmp_path):
 
     norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
     beside(loop, tmp_path, nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 4))
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+def test_an_instance_norm_of_one_spatial_element_is_refused_as_in_pytorch(tmp_path, tracks):
+    norm = nn.InstanceNorm1d(6, track_running_stats=tracks)
+    kits = [Kit(nn.Unflatten(1, (6, 1)), norm, nn.Flatten(), nn.Linear(6, 4)) for _ in range(2)]
+    with pytest.raises(ValueError, match="more than 1 spatial element") as theirs:
+        kits[0].train_once()
+    with pytest.raises(UsageError) as ours, kits[1].session(tmp_path):
+        kits[1].train_once()
+    assert f"layer 1: PyTorch raises ValueError: {theirs.value}" in str(ours.value)

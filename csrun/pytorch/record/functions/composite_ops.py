@@ -178,9 +178,15 @@ def record_instance_norm(
 ) -> Any:
     """Record a group norm with a group per channel, and the updates of running statistics; with
     these in eval(), a batch norm.
+
+    Raises: ValueError, as in PyTorch, for one value per channel and sample
     """
     if not use_input_stats:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    if input.shape[2:].numel() == 1:
+        raise ValueError(
+            f"Expected more than 1 spatial element when training, got input size {input.shape}"
+        )
     if running_mean is not None:
         _require_owned(recorder, running_mean)
         with torch.no_grad():
