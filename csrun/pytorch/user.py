@@ -95,21 +95,23 @@ def is_module(model: Any) -> bool:
 
 
 def require_module(model: Any, line: str) -> torch.nn.Module:
-    """Return a Session's model, without the wrapper of `torch.compile` or `DataParallel`.
+    """Return a Session's model, without the wrappers of `torch.compile` and `DataParallel`.
 
     Raises: UsageError for one that was not passed to `module`
     """
-    inner = getattr(model, "_orig_mod", model)
-    inner = inner.module if isinstance(inner, torch.nn.DataParallel) else inner
-    if is_module(inner):
-        model = inner
-    if not is_module(model):
-        raise UsageError(
-            f"{line}: Session: the model must be what cbtorch.module returned, "
-            f"got {type(model).__name__}"
-        )
-    found: torch.nn.Module = model
-    return found
+    found = model
+    while not is_module(found):
+        if isinstance(found, torch.nn.DataParallel):
+            found = found.module
+        elif hasattr(found, "_orig_mod"):
+            found = found._orig_mod
+        else:
+            raise UsageError(
+                f"{line}: Session: the model must be what cbtorch.module returned, "
+                f"got {type(model).__name__}"
+            )
+    inner: torch.nn.Module = found
+    return inner
 
 
 def only_module(line: str) -> torch.nn.Module:

@@ -330,7 +330,13 @@ def compiled_in_place(model):
     return model
 
 
-@pytest.mark.parametrize("wrap", [compiled, compiled_in_place, nn.DataParallel])
+def compiled_in_parallel(model):
+    return nn.DataParallel(compiled(model))
+
+
+@pytest.mark.parametrize(
+    "wrap", [compiled, compiled_in_place, nn.DataParallel, compiled_in_parallel]
+)
 def test_a_wrapped_model_and_a_compiled_loss_have_pytorchs_numbers(tmp_path, wrap):
     def loop(kit):
         return [*kit.train_once(), *kit.train_once()]
