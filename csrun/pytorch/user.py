@@ -237,8 +237,16 @@ class SessionLoader:
         _warn_of_reading_outside(user_line())
         yield from self.loader
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Copies, also in other processes, are of the user's loader."""
+        return _returned, (self.loader,)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
+
+
+def _returned(loader: Any) -> Any:
+    return loader
 
 
 class ScriptBatches(SessionLoader):

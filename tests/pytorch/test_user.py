@@ -1,5 +1,8 @@
 """Models and DataLoaders that are given to csrun: refused, or warned of."""
 
+import copy
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -39,3 +42,14 @@ def test_packages_see_a_dataloader_of_its_own_class(tmp_path):
     loader = cbtorch.dataloader(DataLoader(Kit().val.dataset, 4))
     assert isinstance(loader, DataLoader)
     assert cbtorch.dataloader(loader) is loader
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
+def test_a_copy_of_a_dataloader_is_the_scripts_own_loader(tmp_path, copied):
+    cbtorch.initialize(model_dir=tmp_path)
+    own = DataLoader(Kit().val.dataset, 8)
+    found = copied(cbtorch.dataloader(own))
+    assert type(found) is DataLoader
+    assert [x.tolist() for x, _ in found] == [x.tolist() for x, _ in own]
