@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import pytest
 
@@ -53,3 +54,11 @@ def test_a_copy_of_a_dataloader_is_the_scripts_own_loader(tmp_path, copied):
     found = copied(cbtorch.dataloader(own))
     assert type(found) is DataLoader
     assert [x.tolist() for x, _ in found] == [x.tolist() for x, _ in own]
+
+
+def test_a_sessions_warnings_filter_ends_with_its_block(tmp_path):
+    before = list(warnings.filters)
+    kit = Kit()
+    with kit.session(tmp_path):
+        kit.train_once()
+    assert warnings.filters == before

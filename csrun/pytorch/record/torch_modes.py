@@ -3,7 +3,7 @@
 import gc
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,16 +57,17 @@ def inference_as_no_grad() -> Iterator[None]:
         kind.__enter__ = original
 
 
-def compiled_as_eager() -> AbstractContextManager[Any]:
-    """Return a context manager in which functions and modules of `torch.compile` run as they are
-    written, so that their operators are recorded.
+@contextmanager
+def compiled_as_eager() -> Iterator[None]:
+    """Run functions and modules of `torch.compile` as they are written, so that their operators are
+    recorded.
     """
-    # the hooks are csrun's, and a module that is not compiled calls them once
-    warnings.filterwarnings(
-        "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
-    )
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        # the hooks are csrun's, and a module that is not compiled calls them once
+        warnings.filterwarnings(
+            "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
+        )
+        yield
 
 
 @contextmanager
