@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
-from csrun.pytorch.errors import user_line
+from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.loop import mismatch
 from csrun.pytorch.loop.host_updates import update_on_host
 from csrun.pytorch.loop.optimizer_calls import OptimizerCalls
@@ -109,7 +109,7 @@ class UpdatingLoop(SessionLoop):
             args = [called if x is closure else x for x in args]
             kwargs = {name: called if x is closure else x for name, x in kwargs.items()}
         with self._optimizer_calls.of(optimizer, has_gradients=closure is None):
-            return own(*args, **kwargs)
+            return call_for_user(own, args, kwargs)
 
     def require_step(self) -> UpdatingStep:
         """Return the open step. Raises: UsageError if there is none"""
