@@ -21,6 +21,9 @@ from csrun.pytorch.record.traced import TracedTensor
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
 
+#: Methods that read a tensor's memory without an operator, by name, since they may be patched.
+_OF_MEMORY = {"tolist", "numpy", "__array__", "__repr__", "__format__", "__deepcopy__"}
+
 
 class _IsTraced(type):
     def __instancecheck__(cls, value: object) -> bool:
@@ -75,6 +78,9 @@ class FunctionCapture(TorchFunctionMode):
             return None
         if func in WATCHING:
             self._recorder.backward.is_watched = True
+        name = getattr(func, "__name__", "")
+        if name in _OF_MEMORY and self._recorder.fresh.is_taken(args[0]):
+            return getattr(self._recorder.fresh.resolve(args[0]), name)(*args[1:], **kwargs)
         args, kwargs = self._recorder.packed.with_valid_rows(func, args, kwargs)
         return self.composite(func, args, kwargs)
 
