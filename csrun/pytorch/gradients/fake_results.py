@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.record.torch_modes import unrecorded
-from csrun.pytorch.step.expected_calls import is_write
+from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.tokens import LazyTensor
 
 

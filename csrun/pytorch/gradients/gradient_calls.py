@@ -17,7 +17,7 @@ from csrun.pytorch.gradients.reads import EditingLoop, GradientReads, GradientSe
 from csrun.pytorch.gradients.values import FunctionOfGradients, GradientValue, refused
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import is_write, writes_outside
+from csrun.pytorch.step.loop_writes import is_write, writes_outside
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 from csrun.pytorch.step.tokens import LazyTensor, Token

@@ -19,7 +19,8 @@ from csrun.pytorch.loop.result_shapes import result_shapes
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import is_write, name_of
+from csrun.pytorch.step.expected_calls import name_of
+from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.step_outputs import Owner, StepValue
 from csrun.pytorch.step.tokens import LazyTensor, Token, tensor_of
 

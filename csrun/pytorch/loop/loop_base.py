@@ -23,6 +23,7 @@ from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.step.loop_writes import UntrackedWrites
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
 from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
@@ -64,6 +65,7 @@ class LoopBase:
             recorded_for,
         )
         self._step: LoopStep | None = None
+        self._untracked = UntrackedWrites()
         self._known_operators: dict[Key, CachedOperators] = {}  # by part of the loop
         self.has_begun = self._is_over = False
         self._script_steps = ScriptSteps(run)

@@ -13,8 +13,9 @@ from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.equal_bits import have_equal_bits
 from csrun.pytorch.record.recording import LeafSource, Ref
-from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
+from csrun.pytorch.step.expected_calls import MODEL, Expected
 from csrun.pytorch.step.host_values import HostResults
+from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 from csrun.pytorch.step.step_status import StepStatus
@@ -97,6 +98,12 @@ class LoopStep:
         return any(call.is_of_model for call in self.calls)
 
     @property
+    def updated(self) -> frozenset[str]:
+        """Names of the parameters that it updates."""
+        assert self.variant is not None, "the step has a variant"
+        return self.variant.updates
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """Increments of integer buffers, by name."""
         assert self.variant is not None, "the step has a variant"
@@ -165,6 +172,18 @@ class LoopStep:
         found = host.compute(self.outputs.batch(), {ref: self.given[ref] for ref in host.given})
         self.take_results(found)
         return found is not None
+
+    def find_change(self, writes: int) -> str:
+        """Return `changed`, set if a tensor has changed whose numbers are in the step's program.
+
+        writes: of the model's tensors so far.
+        """
+        assert self.variant is not None, "it has a program"
+        if self.changed or not self.variant.constants:
+            return self.changed
+        if line := self.variant.changed_constant(writes):
+            self.changed = f"{line}: a tensor that this line uses has changed"
+        return self.changed
 
     def take_variant(self, variant: StepVariant) -> None:
         """Set another variant, before the first call."""

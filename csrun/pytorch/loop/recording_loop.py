@@ -44,7 +44,7 @@ class RecordingLoop(LoopBase):
             self._known_operators.setdefault(key[:3], CachedOperators()),
             follows,
         )
-        recorded.end_early = self._end_early
+        recorded.end_early, recorded.calls.untracked = self._end_early, self._untracked
         return recorded
 
     def _record_after_all(self, cause: str) -> RecordedStep | None:

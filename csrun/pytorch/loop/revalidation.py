@@ -22,8 +22,9 @@ from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.expected_calls import MODEL, Expected, result_of
+from csrun.pytorch.step.expected_calls import MODEL, Expected
 from csrun.pytorch.step.loop_shape import LoopShape
+from csrun.pytorch.step.loop_writes import result_of
 from csrun.pytorch.step.mutation_counters import Modes, ModuleSets
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot

@@ -21,7 +21,8 @@ from csrun.pytorch.loop.loop_steps import LoopSteps
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.functions.ctc_loss import is_ctc_loss, with_padded_targets
-from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of, writes_outside
+from csrun.pytorch.step.expected_calls import MODEL, carried, name_of
+from csrun.pytorch.step.loop_writes import is_write, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
@@ -51,8 +52,8 @@ class SessionLoop(LoopSteps):
         self._run.updates += 1
         if self._step is None and (left := self._accumulation.take_left()):
             self._take_groups()
-            self._queue(left, optimization.numbers(_updated_in(left)), QueuedWork.UPDATE)
-            optimization.count(_updated_in(left), self._run.flush)
+            self._queue(left, optimization.numbers(left.updated), QueuedWork.UPDATE)
+            optimization.count(left.updated, self._run.flush)
             return
         step = call_order.step_of(self._step)
         recorded = step.recorded
@@ -69,7 +70,7 @@ class SessionLoop(LoopSteps):
             self._end_recorded(step, recorded)
         if step.place:
             self._accumulation.require(step)
-        updated = _updated_in(step)
+        updated = step.updated
         numbers = optimization.numbers(updated)
         step.status.enter(StepPhase.OVER)
         step.calls.clear()
@@ -211,23 +212,30 @@ class SessionLoop(LoopSteps):
             return Gradient.__torch_function__(func, (), args, kwargs)
         self.watch.require_none(func, leaves)
         if writes_outside(func, args):
-            return now(self, func, args, kwargs)
+            return self._at_once(func, args, kwargs)
         is_other = mismatch.is_written(self._step, func, args)
         if is_other and self._record_after_all(mismatch.cause_of_loss(self._step)) is not None:
             return call_for_user(func, args, kwargs)
         return later(self, func, args, kwargs, self._at_once)
 
     def _at_once(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return a result whose shape depends on values.
+        """Return a result whose shape depends on values, or write into the loop's own tensor.
 
         If it may be needed for the loss the step is recorded, unless the loop uses such results for
         metrics.
         """
-        step = self._step
-        may_lead_to_loss = step is not None and step.may_lead_to_loss(args, kwargs)
-        if may_lead_to_loss and self._record_after_all(mismatch.cause_of_loss(step)) is not None:
-            return call_for_user(func, args, kwargs)
-        return now(self, func, args, kwargs)
+        step, is_written = self._step, writes_outside(func, args)
+        if step is None or not step.may_lead_to_loss(args, kwargs):
+            return now(self, func, args, kwargs)
+        if is_written and user_line() in self._untracked.lines:
+            self._untracked.note(args[0])
+            return now(self, func, args, kwargs)
+        recorded = self._record_after_all(mismatch.cause_of_loss(step))
+        if recorded is None:
+            return now(self, func, args, kwargs)
+        if is_written:
+            recorded.calls.take(args[0])
+        return call_for_user(func, args, kwargs)
 
     def _match_call(
         self,
@@ -248,7 +256,7 @@ class SessionLoop(LoopSteps):
                 step.mismatch = f" ({name} in {user_line()} is not called as it was)"
             return None
         is_first = not step.calls
-        if is_first and (step.changed or step.variant.constants) and self._is_changed(step):
+        if is_first and step.find_change(self.watch.writes):
             return None
         if not step.note(expected, func, args, kwargs, leaves):
             return None
@@ -260,13 +268,6 @@ class SessionLoop(LoopSteps):
         if expected.is_one:
             return token_of(self, step.outputs, expected.results)
         return expected.tokens(self, step.outputs)
-
-    def _is_changed(self, step: LoopStep) -> bool:
-        """True if a tensor has changed whose numbers are in the step's program."""
-        assert step.variant is not None, "it has a program"
-        if not step.changed and (line := step.variant.changed_constant(self.watch.writes)):
-            step.changed = f"{line}: a tensor that this line uses has changed"
-        return bool(step.changed)
 
     def backward(self, token: LazyTensor) -> None:
         """Handle the loop's call of `backward()`."""
@@ -350,7 +351,7 @@ class SessionLoop(LoopSteps):
             self._queue(step, (), QueuedWork.BATCH)
         else:
             self._take_groups()
-            self._queue(step, optimization.numbers(_updated_in(step)))
+            self._queue(step, optimization.numbers(step.updated))
 
     def _record_for_read(self) -> None:
         """Record the current step after all, because a value is read before all of its inputs are
@@ -372,7 +373,7 @@ class SessionLoop(LoopSteps):
         if step.place:
             self._accumulation.require(step)
         self._take_groups()
-        numbers, step.is_updated = self._optimization.numbers(_updated_in(step)), True
+        numbers, step.is_updated = self._optimization.numbers(step.updated), True
         if not step.status.is_queued:
             self._queue(step, numbers)
         elif self._run.accumulates:
@@ -392,9 +393,3 @@ class SessionLoop(LoopSteps):
         number = float(value.item() if hasattr(value, "item") else value)
         self._run.flush()
         self._run.summarize(name, number)
-
-
-def _updated_in(step: LoopStep) -> frozenset[str]:
-    """Return the names of the parameters that a step updates."""
-    assert step.variant is not None, "the step has a variant"
-    return step.variant.updates

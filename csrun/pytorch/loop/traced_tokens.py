@@ -10,7 +10,7 @@ from csrun.pytorch.loop.host_eval import Computation, LazyResult, Result
 from csrun.pytorch.loop.loop_step import TokenCall
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import result_of
+from csrun.pytorch.step.loop_writes import result_of
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs, StepValue
 from csrun.pytorch.step.tokens import Token
 

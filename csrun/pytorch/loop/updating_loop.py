@@ -220,6 +220,7 @@ class UpdatingLoop(SessionLoop):
             self._learn(step, recorded, mode)
             step.status.enter(StepPhase.OVER)
             self._queue(step, ())
+            recorded.fill_created()
         else:
             step.status.enter(StepPhase.OVER)
 

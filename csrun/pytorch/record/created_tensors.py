@@ -87,9 +87,11 @@ class CreatedTensors:
             elif func in _NEW or not _shares_memory(made, (args, kwargs)):
                 self._by_storage[_storage(made)] = _CreatedTensor(made)
 
-    def note_of_loop(self, made: torch.Tensor) -> None:
-        """Record a tensor that the loop has created."""
-        self._by_storage[_storage(made)] = _CreatedTensor(made, is_of_loop=True)
+    def note_of_loop(self, made: torch.Tensor, given: Sequence[Any] = ()) -> None:
+        """Record a tensor that the loop has created, by a function of given arguments."""
+        if made.layout is torch.strided and not _shares_memory(made, given):
+            base = made if made._base is None else made._base
+            self._by_storage[_storage(made)] = _CreatedTensor(base, is_of_loop=True)
 
     def taken_of_loop(self) -> list[tuple[Callable[[], torch.Tensor | None], TracedTensor]]:
         """Return weak references to the loop's converted tensors, with what they stand for."""

@@ -64,7 +64,7 @@ class InPlaceWrites:
         found = compute()
         made = found if isinstance(found, tuple | list) else [found]
         for target, new in zip(targets, made[-len(targets) :], strict=True):
-            self._replace_value(target, new)
+            self._replace_value(target, self._as_type_of(target, new))
         returned = len(func._schema.returns)
         if returned == 0:
             return None
@@ -84,10 +84,22 @@ class InPlaceWrites:
         else:
             with unrecorded():
                 new = self._recorder.traced(call_for_user(call, args, options))
-        if new.dtype != target.dtype:
-            new = self._recorder.record(None, aten.copy.default, (target, new), {})
-        self._replace_value(target, new)
+        self._replace_value(target, self._as_type_of(target, new))
         return target
+
+    def _as_type_of(self, target: TracedTensor, new: TracedTensor) -> TracedTensor:
+        """Return a result in the type of the tensor that it is written into.
+
+        Raises: CaptureError for types that PyTorch does not cast so, as floats to integers
+        """
+        if new.dtype == target.dtype:
+            return new
+        if not torch.can_cast(new.dtype, target.dtype):
+            raise self._recorder.refusal(
+                f"a result of {new.dtype} is written into a tensor of {target.dtype}: cast it"
+            )
+        written: TracedTensor = self._recorder.record(None, aten.copy.default, (target, new), {})
+        return written
 
     def _reshape(self, func: Any, target: TracedTensor, args: Any, kwargs: Any) -> TracedTensor:
         """Record `x.squeeze_()` and similar: the tensor becomes a view of its previous value.

@@ -26,6 +26,7 @@ from csrun.pytorch.record.reuse.call_matcher import CallMatcher, UnknownCalls
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import DataDependentError
+from csrun.pytorch.step.loop_writes import UntrackedWrites, is_write, result_of, writes_outside
 from csrun.pytorch.step.snapshots import PLAIN, Snapshot
 from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
@@ -33,7 +34,6 @@ from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
 MODEL = "the model"
 #: Types of values of a step: made once, as a union is made anew each time it is written.
 _VALUES = (TracedTensor, Token)
-_SET_DATA = torch.Tensor.data.__set__
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 _REQUIRES_GRAD = attrgetter("requires_grad")
 #: Names of one function: as an operator, as a method, and in place.
@@ -47,27 +47,6 @@ def name_of(func: Any) -> str:
     if plain == "get":  # of a property
         plain = str(func.__self__.__name__)
     return _ALIASES.get(plain, plain)
-
-
-@lru_cache(maxsize=1024)
-def is_write(func: Any) -> bool:
-    """True if a function, or an operator of ATen's, writes into its first argument."""
-    plain = str(getattr(func, "__name__", "")).partition(".")[0]
-    return plain == "__setitem__" or (plain.endswith("_") and not plain.endswith("__"))
-
-
-def result_of(func: Any, args: tuple[Any, ...], results: Any) -> Any:
-    """Return the results of a call; for `x[i] = y`, which gives none, what it writes into."""
-    return args[0] if results is None and is_write(func) else results
-
-
-def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
-    """True if a function writes into a tensor of the loop's own, or sets its `.data`."""
-    if not args:
-        return False
-    if func == _SET_DATA:
-        return type(args[0]) in PLAIN
-    return is_write(func) and type(args[0]) is torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +108,7 @@ class Calls(TorchFunctionMode):
 
     later: returns the lazy result of a function of values of earlier steps.
     traced: replaces tokens by traced tensors, in a step that began on tokens.
+    untracked: writes into metrics of the loop.
     """
 
     def __init__(self, recorder: StepRecorder, later: Callable[..., Any]) -> None:
@@ -138,6 +118,7 @@ class Calls(TorchFunctionMode):
         self.depth = 0  # of calls of the model
         self.traced: Callable[[Any], Any] | None = None
         self.takes_arguments = recorder.takes_arguments
+        self.untracked = UntrackedWrites()
         self._recorder = recorder
         self._followed: CallMatcher | None = None
 
@@ -190,7 +171,10 @@ class Calls(TorchFunctionMode):
         if any(isinstance(a, TracedTensor) and self._is_earlier(a) for a in leaves):
             return self.later(func, args, kwargs)
         if self._writes_loops(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
-            if not self._writes_created(args[0], leaves):
+            if not self._may_lead_to_loss(leaves):
+                return self._on_numbers(func, args, kwargs)
+            if not self._is_taken(args[0]):
+                self.untracked.note(args[0])
                 return self._on_numbers(func, args, kwargs)
             self._recorder.note_varying("the loop computes its loss in a tensor that it creates")
         with torch._C.DisableTorchFunction():  # csrun's own reads of tensors are not calls
@@ -198,6 +182,8 @@ class Calls(TorchFunctionMode):
                 args, kwargs = self.with_inputs((args, kwargs))
             operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
         is_backward = func is torch.Tensor.backward  # which may run parts of forward again
+        if is_backward:
+            self.untracked.require_none(leaves)
         try:
             with self._recorder.host.off(not is_backward):
                 results = call_for_user(func, args, kwargs)
@@ -207,6 +193,7 @@ class Calls(TorchFunctionMode):
             if not self._may_lead_to_loss(leaves) and not self._is_of_batch(leaves):
                 return self._on_numbers(func, args, kwargs)
             results = call_for_user(func, args, kwargs)
+        self.untracked.check(func, leaves, results)
         results = self._of_created(leaves, results)
         if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
             how = tuple(kwargs)
@@ -238,19 +225,27 @@ class Calls(TorchFunctionMode):
             isinstance(x, TracedTensor) and not self._is_earlier(x) for x in tree_leaves(args[:1])
         )
 
-    def _writes_created(self, target: torch.Tensor, leaves: list[Any]) -> bool:
-        """True for a write into a tensor that the loop has created in this step, as by
-        `loss = torch.zeros(())`, before its loss.
+    def take(self, target: torch.Tensor) -> None:
+        """Note a tensor that the loop has created in this step, before it was recorded."""
+        self._recorder.plain.note_varying(target)
+        self._recorder.fresh.note_of_loop(target)
+
+    def _is_taken(self, target: torch.Tensor) -> bool:
+        """Convert a tensor that the loop writes before its loss, as after `loss = torch.zeros(())`.
+
+        False if it may be older than the step, as a metric is.
         """
-        return self._may_lead_to_loss(leaves) and self._recorder.fresh.has(target)
+        fresh = self._recorder.fresh
+        if self.takes_arguments and not target.requires_grad and not fresh.has(target):
+            self.take(target)
+        return fresh.has(target) and fresh.take(target)
 
     def _of_created(self, leaves: list[Any], results: Any) -> Any:
         """Return results of a call; traced ones of a tensor that the loop has created."""
         fresh = self._recorder.fresh
         if type(results) is not torch.Tensor or results.requires_grad != fresh.is_taken(results):
             return results
-        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            fresh.note_of_loop(results)
+        fresh.note_of_loop(results, leaves)
         return fresh.resolve(results)
 
     def _writes_loops(self, func: Any, args: tuple[Any, ...]) -> bool:

@@ -6,10 +6,12 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 import copy  # noqa: E402
 
-from support.torch_loops import Kit, beside  # noqa: E402
+from support.script_loops import ScriptKit  # noqa: E402
+from support.torch_loops import Kit, beside, marked_line  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 
 
@@ -137,6 +139,94 @@ def test_rows_that_the_loop_writes_into_its_own_tensor_are_kept(tmp_path):
         return found
 
     beside(loop, tmp_path)
+
+
+CREATED = [
+    lambda out: torch.zeros(()).double(),
+    lambda out: torch.zeros(()).to(out),
+    lambda out: torch.zeros((), dtype=out.dtype).clone(),
+    lambda out: torch.zeros((), dtype=out.dtype) * 1,
+    lambda out: torch.as_tensor(0.0, dtype=out.dtype),
+    lambda out: torch.zeros(()),  # float32, in a model of float64
+]
+
+
+@pytest.mark.parametrize("created", [CREATED, [lambda out: 0] * 4 + CREATED[-2:]])
+def test_a_sum_may_begin_with_any_new_tensor(tmp_path, created):
+    """Also if it is first created in a later step, and only as a part of the loss."""
+
+    def loop(kit):
+        losses = []
+        for (x, y), create in zip(kit.train, created, strict=True):
+            out = kit.model(x)
+            terms = create(out)
+            for row, label in zip(out, y, strict=True):
+                terms += functional.cross_entropy(row, label)
+            losses.append(kit.update(terms + out.square().mean()))
+        return losses
+
+    beside(loop, tmp_path, rel=1e-6)
+
+
+def test_floats_are_not_written_into_integers(tmp_path):
+    """PyTorch raises an error, too."""
+
+    def summed(out, y):
+        loss = torch.zeros((), dtype=torch.int64)
+        loss += functional.cross_entropy(out, y)
+        return loss
+
+    kit = Kit()
+    said = r"test_tokens.py:\d+: a result of torch.float64 is written into a tensor of torch.int64"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        train(kit, summed)
+
+
+class ListKit(Kit):
+    """A Session of lists."""
+
+    def session(self, folder):
+        super().session(folder)
+        return cbtorch.Session([self.model], [self.optimizer], mode="train")
+
+
+@pytest.mark.parametrize("kit", [ListKit, ScriptKit])
+def test_terms_may_be_written_into_a_tensor_created_before_the_call_of_the_model(tmp_path, kit):
+    def loop(kit):
+        found = []
+        for x, y in kit.train:
+            each = torch.zeros(len(y), dtype=torch.float64)
+            out = kit.model(x)
+            for n, row in enumerate(out):
+                each[n] = functional.cross_entropy(row, y[n])
+            found.append(kit.update(each.mean() + out.square().mean()))
+            found.append(each)
+        return [x for each in found for x in each.detach().view(-1)]
+
+    beside(loop, tmp_path, kit=kit)
+
+
+@pytest.mark.parametrize("is_loss", [True, False])
+def test_a_loss_in_a_tensor_of_an_earlier_step_is_refused(tmp_path, is_loss):
+    """Its gradient would be lost; as a metric it may be written."""
+
+    def loop(kit):
+        total, losses = torch.zeros((), dtype=torch.float64), []
+        for x, y in kit.train:
+            out = kit.model(x)
+            total = total.detach()
+            total += functional.cross_entropy(out, y)  # here
+            loss = out.square().mean()
+            losses.append(kit.update(loss + total * 2 if is_loss else loss))
+        return [total.item(), *losses]
+
+    if not is_loss:
+        beside(loop, tmp_path)
+        return
+    said = rf"test_tokens.py:{marked_line(loop)}: the loss is computed in a tensor that was not"
+    kit = Kit()
+    with pytest.raises(UsageError, match=rf"{said}.*loss = 0.*torch.stack"), kit.session(tmp_path):
+        loop(kit)
 
 
 class Attending(nn.Module):
