@@ -250,7 +250,8 @@ def _as_it_is(argument: Any) -> Any:
     if isinstance(argument, LazyResult):
         return argument.result.detached() if argument.is_detached else argument.result
     if isinstance(argument, TracedTensor) and argument.became is not None:
-        return argument.became
+        became = argument.became
+        return became.clone() if isinstance(became, torch.Tensor) else became
     if isinstance(argument, Token):
         return argument.in_step
     if type(argument) is torch.Tensor or isinstance(argument, torch.nn.Parameter):
@@ -332,6 +333,9 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
     """Replace a lazy tensor that the loop writes by the value after the write."""
     target = args[0]
     if isinstance(target, TracedTensor):
+        if isinstance(target.became, torch.Tensor):
+            now(owner, func, (target.became, *args[1:]), kwargs)
+            return target
         target.rebind(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
         return target
     if not isinstance(target, LazyResult) or target.result.is_shared:

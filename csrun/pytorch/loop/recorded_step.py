@@ -242,6 +242,7 @@ class RecordedStep:
             if (tensor := created()) is not None:
                 with unrecorded(), torch.no_grad():
                     tensor.data.copy_(traced.numbers())
+                    traced.share(tensor.data)
         self._created = []
 
 

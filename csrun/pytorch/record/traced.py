@@ -233,8 +233,11 @@ class TracedTensor(torch.Tensor):
         """
         if func._schema.is_mutable and isinstance(args[0], TracedTensor):
             target = args[0]
-            written = target.numbers().clone()
             rest, options = tree_map(_value_of, (args[1:], kwargs or {}))
+            if isinstance(target.became, torch.Tensor):
+                call_for_user(func, (target.became, *rest), options)
+                return target
+            written = target.numbers().clone()
             call_for_user(func, (written, *rest), options)
             target.rebind(written)
             return target
@@ -272,6 +275,13 @@ class TracedTensor(torch.Tensor):
             for leaf in self.recorder.leaves
         )
         return FETCHED_AHEAD if is_batch else EARLIER_STEP
+
+    def share(self, memory: torch.Tensor) -> None:
+        """Have it and its views read and write a tensor of the loop, once their step is over."""
+        for other in self.memory.tensors:
+            if (at := other.geometry).dtype == memory.dtype:
+                offset = memory.storage_offset() + at.offset
+                other.became = memory.as_strided(at.shape, at.strides, offset)
 
     def rebind(self, value: Any) -> None:
         """Take a new value, after a write by the loop after its step.

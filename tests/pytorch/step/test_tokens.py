@@ -141,6 +141,31 @@ def test_rows_that_the_loop_writes_into_its_own_tensor_are_kept(tmp_path):
     beside(loop, tmp_path)
 
 
+def test_a_detached_created_tensor_shares_its_memory(tmp_path):
+    """Writes after the update, and within the next step, are seen in all of its aliases."""
+
+    def loop(kit):
+        found, earlier = [], []
+        for x, y in kit.train:
+            out, each = kit.model(x), torch.zeros(len(y), dtype=torch.float64)
+            for n, row in enumerate(out):
+                each[n] = functional.cross_entropy(row, y[n])
+            for one in earlier:
+                one.add_(1)
+            before, part = each.detach(), each[2:4].detach()
+            kit.update(each.mean())
+            with torch.no_grad():
+                each.mul_(2)
+                before.sub_(1)
+                part.mul_(3)
+            found += [*before.tolist(), *part.tolist(), *each.tolist()]
+            found += [x.sum() for x in (*earlier, part + 0)]
+            earlier = [before, part]
+        return found
+
+    beside(loop, tmp_path)
+
+
 CREATED = [
     lambda out: torch.zeros(()).double(),
     lambda out: torch.zeros(()).to(out),
