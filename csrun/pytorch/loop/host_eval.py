@@ -253,7 +253,7 @@ def _as_it_is(argument: Any) -> Any:
         became = argument.became
         return became.clone() if isinstance(became, torch.Tensor) else became
     if isinstance(argument, Token):
-        return argument.in_step
+        return argument.in_step if argument.written is None else argument.written
     if type(argument) is torch.Tensor or isinstance(argument, torch.nn.Parameter):
         return argument.detach().clone()
     return argument.copy() if isinstance(argument, np.ndarray) else argument
@@ -286,6 +286,8 @@ def later(
         for leaf in leaves_of(args, kwargs):
             if isinstance(leaf, LazyResult):
                 leaf.result.is_shared = True
+            elif isinstance(leaf, Token) and leaf.slot.is_loss:
+                leaf.step.has_loss_views = True
     results = [
         LazyResult(owner, [Result(made, n, shared, viewed if m.is_view else ())], m.tensor)
         for n, m in enumerate(leaves)
@@ -338,6 +340,10 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
             return target
         target.rebind(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
         return target
+    if _is_final_loss(target):
+        result = Result(Computation(owner, _on_a_copy(func), args, kwargs), 0)
+        target.step.written_loss = result
+        return target
     if not isinstance(target, LazyResult) or target.result.is_shared:
         raise UsageError(
             f"{user_line()}: {name_of(func)}_ writes into a value of the step, or into a view of "
@@ -345,6 +351,13 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
         )
     target.result = Result(Computation(owner, _on_a_copy(func), args, kwargs), 0)
     return target
+
+
+def _is_final_loss(target: Any) -> bool:
+    """True for the loss of a step that is over, without views."""
+    if not isinstance(target, Token) or not target.slot.is_loss:
+        return False
+    return target.step.status.is_over and not target.step.has_loss_views
 
 
 def _settled(leaf: Any) -> Any:

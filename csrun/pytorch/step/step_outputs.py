@@ -70,6 +70,8 @@ class StepOutputs:
     updates: number of `optimizer.step()` calls before it.
     outputs: numbers of its values other than the loss.
     loss: None until it is known.
+    written_loss: its loss after a write of the loop, None without one.
+    has_loss_views: the loop has views of its loss, which would not see a write.
     trained: number of training steps once it has run.
     waiting: computations on its values that are still referenced.
     requested: values that are read.
@@ -87,6 +89,8 @@ class StepOutputs:
     updates: int = 0
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
     loss: float | None = field(default=None, init=False)
+    written_loss: Any = field(default=None, init=False)
+    has_loss_views: bool = field(default=False, init=False)
     trained: int | None = field(default=None, init=False)
     waiting: "tuple[ReferenceType[Deferred], ...]" = field(default=(), init=False)
     requested: tuple[Ref, ...] = field(default=(), init=False)

@@ -200,7 +200,15 @@ class Token(LazyTensor):
         """The value that it currently stands for."""
         return StepValue(self.step, self.slot, not self.requires_grad)
 
+    @property
+    def written(self) -> Any:
+        """Its value after a write of the loop once its step is over; None without one."""
+        return self.step.written_loss if self.slot.is_loss else None
+
     def tensor(self) -> torch.Tensor:
+        if (written := self.written) is not None:
+            found: torch.Tensor = written.numbers()
+            return found
         if self.slot.weight:
             self._owner.readback.require_current(self.viewed)
         return self._owner.readback.read(self.step, self.slot)
@@ -222,7 +230,7 @@ class Token(LazyTensor):
 
     def item(self) -> Any:
         """Return the number; for a loss without creating a tensor, which would take longer."""
-        if not self.slot.is_loss:
+        if not self.slot.is_loss or self.step.written_loss is not None:
             return self.tensor().item()
         loss = self._owner.readback.loss(self.step)
         return float(np.float32(loss)) if self.slot.meta.dtype is torch.float32 else loss

@@ -414,3 +414,33 @@ def best_of(kit):
 
 def test_metrics_of_training_steps_are_computed_on_the_host(tmp_path):
     beside(best_of, tmp_path)
+
+
+def test_a_detached_loss_is_written_in_place_after_its_step(tmp_path):
+    """Earlier sums keep the value before the write."""
+
+    def loop(kit):
+        found, last = [], None
+        for x, y in kit.train:
+            loss = kit.criterion(kit.model(x), y)
+            if last is not None:
+                last -= 3  # in the next step
+                found.append(last)
+            kit.update(loss)
+            last = loss.detach()
+            double = last * 2
+            last *= 100
+            found += [double, last + 1]
+        return [*found, float(f"{last:.9f}"), last.item()]
+
+    beside(loop, tmp_path)
+
+
+def test_a_loss_with_views_is_not_written(tmp_path):
+    kit = Kit()
+    said = r"test_host_eval.py:\d+: mul_ writes into a value of the step, or into a view of one"
+    with kit.session(tmp_path), pytest.raises(UsageError, match=said):
+        for loss in kit.train_once()[-1:]:
+            view = loss[None]
+            loss *= 2
+            view.item()
