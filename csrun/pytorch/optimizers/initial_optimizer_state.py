@@ -1,5 +1,6 @@
 """State of an optimizer before its first step; PyTorch creates it in that step."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import unwrap
@@ -23,29 +24,31 @@ def create_state(
     """Make an optimizer create the state of parameters, which it does in their first step.
 
     It makes a step on zero gradients of these; everything that this writes is then reset. A first
-    step from this state must equal one without state. Otherwise, as where the state begins with the
-    first gradient, return the state, which the first step must create.
+    step from this state, on other weights and random numbers, must equal one without state.
+    Otherwise, as where the state begins with the first gradient, the weights or random numbers,
+    return the state, which the first step must create.
     """
     every = [optimizer, *wrapped_by(optimizer)]
     with _trial(every, params, _example_of) as run:
         run()
         expected = _values_of(every)
     had = [dict(one.state) for one in every]
-    with _trial(every, params, torch.zeros_like, decays=False) as run:
+    with _trial(every, params, torch.zeros_like, is_creation=True) as run:
         run()
         states: list[Any] = [one.state for one in every]
     for one, state in zip(every, states, strict=True):
-        one.state.update({p: items.at_first() for p, items in state.items()})
+        made = {p: x.at_first() for p, x in state.items() if isinstance(x, _FirstItems)}
+        one.state.update(made)
     with _trial(every, params, _example_of) as run:
         run()
         is_equal = _are_equal(_values_of(every), expected)
     if is_equal:
         return None
-    made = dict(optimizer.state)
+    found = dict(optimizer.state)
     for one, before in zip(every, had, strict=True):
         one.state.clear()
         one.state.update(before)
-    return made
+    return found
 
 
 @contextmanager
@@ -53,11 +56,12 @@ def _trial(
     optimizers: Sequence[torch.optim.Optimizer],
     params: Sequence[torch.Tensor],
     gradient: Callable[[torch.Tensor], torch.Tensor],
-    decays: bool = True,
+    is_creation: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Context manager that yields a step of the first optimizer, and then resets what it wrote.
 
-    gradient: returns that of a parameter. decays: with weight decay, which is also a gradient.
+    gradient: returns that of a parameter.
+    is_creation: of the step that creates the state; without weight decay, which is a gradient.
     """
     groups = [group for one in optimizers for group in one.param_groups]
     every = {id(p): p for group in groups for p in group["params"]}.values()
@@ -67,19 +71,23 @@ def _trial(
     for parameter in every:
         parameter.grad = gradient(parameter.detach()) if id(parameter) in given else None
     for group in groups:
-        group |= {"weight_decay": 0} if "weight_decay" in group and not decays else {}
+        group |= {"weight_decay": 0} if "weight_decay" in group and is_creation else {}
     for one in optimizers:
-        state = {p: _FirstItems(_copied(items)) for p, items in one.state.items()}
-        one.state = _FirstItemsOfAll(state)
+        copied = {p: _copied(x) for p, x in one.state.items()}
+        one.state = _FirstItemsOfAll(
+            {p: _FirstItems(x) if isinstance(x, dict) else x for p, x in copied.items()}
+        )
     step = unwrap(type(optimizers[0]).step)
 
     def run() -> None:
         with torch.no_grad(), first:
+            for parameter in () if is_creation else params:
+                parameter.add_(_example_of(parameter))
             call_for_user(step, (optimizers[0],))
 
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
+            torch.default_generator.manual_seed(int(is_creation))
             yield run
     finally:
         first.restore()
@@ -116,19 +124,21 @@ def _are_equal(first: Mapping[Any, torch.Tensor], second: Mapping[Any, torch.Ten
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of lists and dicts, with the same other objects."""
+    """Return a copy of lists, deques and dicts, with the same other objects."""
     if isinstance(value, dict):
         return {key: _copied(x) for key, x in value.items()}
+    if type(value) is deque:
+        return deque(map(_copied, value), value.maxlen)
     return [*map(_copied, value)] if type(value) is list else value
 
 
 class _Contents:
-    """Contents of dicts, and of the lists and dicts in them."""
+    """Contents of dicts, and of the lists, deques and dicts in them."""
 
     def __init__(self, dicts: Sequence[dict[str, Any]]) -> None:
-        inner = [x for each in dicts for x in each.values() if type(x) in (list, dict)]
+        inner = [x for each in dicts for x in each.values() if type(x) in (list, deque, dict)]
         self._dicts = [(x, dict(x)) for x in (*dicts, *inner) if isinstance(x, dict)]
-        self._lists = [(x, list(x)) for x in inner if isinstance(x, list)]
+        self._lists = [(x, list(x)) for x in inner if isinstance(x, list | deque)]
 
     def restore(self) -> None:
         """Restore the contents."""
@@ -136,7 +146,8 @@ class _Contents:
             each.clear()
             each.update(before)
         for items, values in self._lists:
-            items[:] = values
+            items.clear()
+            items.extend(values)
 
 
 class _FirstItems(dict[str, Any]):
@@ -153,11 +164,13 @@ class _FirstItems(dict[str, Any]):
     def at_first(self) -> dict[str, Any]:
         """Return the state with the initial numbers, and the current tensors."""
         found = self.items()
-        kept = (torch.Tensor, list, dict)
+        kept = (torch.Tensor, list, deque, dict)
         return {k: x if isinstance(x, kept) else self._first.get(k, x) for k, x in found}
 
 
-class _FirstItemsOfAll(dict[Any, _FirstItems]):
+class _FirstItemsOfAll(dict[Any, Any]):
+    """State of an optimizer. Entries that are not dicts, such as a count, are its own numbers."""
+
     def __missing__(self, parameter: Any) -> _FirstItems:
         self[parameter] = made = _FirstItems()
         return made
@@ -171,15 +184,16 @@ class _FirstValues(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._empty: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         is_write = func._schema.is_mutable and torch.Tag.inplace_view not in func.tags
         for tensor in written_by(func, args, kwargs) if is_write else ():
-            if id(tensor) not in self._kept and not self._fill(tensor):
-                self._kept[id(tensor)] = tensor, tensor.detach().clone()
+            key = _memory(tensor), id(tensor)  # a step may assign to the .data of a tensor
+            if key not in self._kept and not self._fill(tensor):
+                self._kept[key] = tensor, tensor.detach(), tensor.detach().clone()
         found = call_for_user(func, args, kwargs)
         if func.overloadpacket in _UNINITIALIZED:
             self._empty[_memory(found)] = found
@@ -195,9 +209,10 @@ class _FirstValues(TorchDispatchMode):
     def restore(self) -> None:
         """Restore the initial values; a tensor that has another shape now was a temporary one."""
         with torch.no_grad():
-            for tensor, value in reversed(self._kept.values()):  # aliases were written in turn
+            # aliases were written in turn
+            for tensor, written, value in reversed(self._kept.values()):
                 if tensor.shape == value.shape:
-                    tensor.copy_(value)
+                    written.copy_(value)
 
 
 def _memory(tensor: torch.Tensor) -> int:

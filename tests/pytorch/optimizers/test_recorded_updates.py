@@ -116,6 +116,20 @@ class Replacing(OfEach):
             p.copy_(slow.lerp_(p, 0.5))
 
 
+class FromWeights(OfEach):
+    """Begins with the weights, and with random numbers; has a count in no parameter's state."""
+
+    def step(self, closure=None):
+        self.state["steps"] = self.state.get("steps", 0) + 1
+        super().step()
+
+    def one(self, p, g, state, group):
+        if not state:
+            state["weights"], state["scale"] = p.clone(), torch.rand_like(p)
+        p.data = p.data - group["lr"] * g * state["scale"] / self.state["steps"]
+        p.lerp_(state["weights"].lerp_(p, 0.5), 0.2)
+
+
 class Wrapping(optim.Optimizer):
     """Has the state in the optimizer that it wraps."""
 
@@ -153,6 +167,16 @@ def others_are_quick(names, slow):
 @pytest.mark.parametrize("name", others_are_quick(CASES, OF_LISTS))
 def test_an_optimizer_without_a_rule_has_pytorchs_numbers(name, tmp_path):
     beside(lambda kit: kit.train_once(), tmp_path, optimizer=CASES[name])
+
+
+def test_a_state_begins_with_the_weights_and_random_numbers_of_the_first_step(tmp_path):
+    def loop(kit):
+        weights = kit.model.state_dict()
+        kit.model.load_state_dict({name: 0.5 * x for name, x in weights.items()})
+        torch.manual_seed(5)
+        return kit.train_once()
+
+    beside(loop, tmp_path, optimizer=FromWeights)
 
 
 IN_LISTS = {
@@ -237,7 +261,7 @@ def test_a_filled_tensor_begins_with_its_first_value():
             for p in self.param_groups[0]["params"]:
                 state = self.state[p]
                 if not state:
-                    state["size"] = torch.empty_like(p).copy_(p)
+                    state["size"] = torch.empty_like(p).fill_(1.0)
                 p.sub_(p.grad / state["size"].add_(p.grad))
 
     parameter = torch.nn.Parameter(torch.ones(3))
