@@ -217,6 +217,7 @@ class UpdatingLoop(SessionLoop):
         mode = RunMode.TRAIN if recorded.has_loss else RunMode.EVAL
         if recorded.calls.found:  # otherwise nothing was done with the batch
             self._run.updates += recorded.has_loss
+            recorded.take_new_states()
             self._learn(step, recorded, mode)
             step.status.enter(StepPhase.OVER)
             self._queue(step, ())

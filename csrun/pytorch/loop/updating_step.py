@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from csrun.pytorch.loop.recorded_step import RecordedStep
+from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -39,6 +40,16 @@ class UpdatingStep(RecordedStep):
     def take_states(self) -> None:
         """Compute with the states that an optimizer has got in this step."""
         self._recorder.take_states()
+
+    def take_new_states(self) -> None:
+        """Register buffers for tensors that the step has put into the optimizers' states."""
+        recorder, fresh = self._recorder, self._recorder.fresh
+        assert isinstance(recorder.model, ModelGroup), "it has optimizers"
+        states = recorder.model.states
+        states.resolve(lambda x: fresh.traced(x) if fresh.is_taken(x) else x)
+        if name := states.hold_new():
+            recorder.take_states()
+            recorder.note_varying(f"the step creates {name}")
 
     def is_of(self, tensor: Any) -> bool:
         """True for a value of this step."""

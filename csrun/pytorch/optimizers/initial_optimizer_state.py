@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import written_by
-from csrun.pytorch.record.model_group import tensors_of_state, wrapped_by
+from csrun.pytorch.record.held_states import tensors_of_state
+from csrun.pytorch.record.model_group import wrapped_by
 
 aten = torch.ops.aten
 _UNINITIALIZED = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty}

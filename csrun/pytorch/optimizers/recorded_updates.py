@@ -66,7 +66,7 @@ class RecordedUpdates(Optimization):
                 raise
             return False
         states = optimizer.state if made is None else made
-        self._group.hold_states(optimizer, {p: states[p] for p in params if p in states})
+        self._group.states.hold(optimizer, {p: states[p] for p in params if p in states})
         return True
 
     def _require_members(

@@ -181,12 +181,16 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             raise buffer.error(self.operators)
         gradients = self.backward.take_gradients()
         if isinstance(self.model, ModelGroup):
-            self.model.take_replaced_states()
+            self.model.states.take_replaced(self._copy)
         replaced = [(e, self.traced(now).value) for e, now in self._model_tensors.replaced()]
         for entry, value in replaced:  # after all are read, which may have been exchanged
             self._model_tensors.restore(entry)
             self.traced(entry.tensor).value = value
         return self.so_far(gradients)
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        copied: torch.Tensor = self.record(None, aten.clone.default, (self.traced(tensor),), {})
+        return copied
 
     def answer(
         self, reader: Callable[[TracedTensor], torch.Tensor], later: Callable[..., Any]

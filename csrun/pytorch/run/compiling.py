@@ -41,6 +41,7 @@ class Compiling:
     layers: tuple[str, ...] = ()
     window_bytes: int = 0
     seconds: float = 0.0
+    _largest: StepVariant | None = None  # compiled training with the most buffers
 
     def accumulate(self) -> None:
         """From now on, compile training variants for several batches per step.
@@ -54,6 +55,7 @@ class Compiling:
                 "batch_size"
             )
         self.accumulates, self.trained, self.layers, self.window_bytes = True, None, (), 0
+        self._largest = None
 
     def configured(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """Return the tracing and the compile options of a variant."""
@@ -91,9 +93,21 @@ class Compiling:
         if variant.trains:
             self.users.note_trained(variant.recording, is_one_of_many=variant.is_one_of_many)
             self.trained = self.trained or variant
+            if self._largest is None or self._largest.stored < variant.stored:
+                self._largest = variant
             made = (layer.name for layer in compiled.executable.plan.layers)
             self.layers = tuple(dict.fromkeys((*self.layers, *made)))
             self.window_bytes = max(self.window_bytes, variant.window_bytes)
+
+    def with_largest_store(self, variant: StepVariant) -> StepVariant:
+        """Return the training variant that has the buffers of this one and the most others, such
+        as optimizer state that a later step has created; this one if there is none.
+        """
+        largest = self._largest
+        if largest is None or not self.is_current(largest) or not variant.trains:
+            return variant
+        has_more = variant.stored < largest.stored and largest.has_store_of(variant)
+        return largest if has_more and largest.rows == variant.rows else variant
 
     def _form(self, variant: StepVariant) -> Form:
         """Return the current form of a variant's updates."""

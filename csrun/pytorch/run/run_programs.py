@@ -209,7 +209,7 @@ class RunPrograms:
         """Lease the wafer; a training variant defines its store, if one is known."""
         trained, found = self._compiling.trained, self.replay.find()
         owner = variant if variant.trains else trained or variant
-        owner = owner.batches.whole(owner)
+        owner = self._compiling.with_largest_store(owner.batches.whole(owner))
         # It may continue with the shorter last batch of a pass.
         run = replace(self.run, batch_size=owner.batches.whole_rows(owner.batches.upcoming))
         step, window_bytes = self.replay.step, self._compiling.window_bytes

@@ -1,5 +1,7 @@
 """Optimizers without a rule: PyTorch's own code is recorded with the step."""
 
+from collections import deque
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -116,6 +118,25 @@ class Replacing(OfEach):
             p.copy_(slow.lerp_(p, 0.5))
 
 
+class Moving(OfEach):
+    """Moves tensors of its state to other keys and indices, and replaces one by a new tensor."""
+
+    def one(self, p, g, state, group):
+        if not state:
+            state["last"], state["before"] = torch.zeros_like(p), torch.zeros_like(p)
+            state["list"] = [torch.zeros_like(p) for _ in range(3)]
+            state["all"], state["sum"] = deque(maxlen=3), torch.zeros(p.shape, dtype=p.dtype)
+        kept = (state["last"] + 2 * state["before"], state["list"][2], *state["all"], state["sum"])
+        p.sub_(group["lr"] * (g + sum(x / (n + 2) for n, x in enumerate(kept))))
+        state["before"], state["last"] = state["last"], g.clone()
+        state["list"].insert(0, g.clone())
+        del state["list"][3:]
+        state["all"].appendleft(g * group["count"])
+        if group["count"] % 3 == 0:
+            state["sum"] = torch.zeros(p.shape, dtype=p.dtype)
+        state["sum"].add_(g)
+
+
 class FromWeights(OfEach):
     """Begins with the weights, and with random numbers; has a count in no parameter's state."""
 
@@ -128,6 +149,14 @@ class FromWeights(OfEach):
             state["weights"], state["scale"] = p.clone(), torch.rand_like(p)
         p.data = p.data - group["lr"] * g * state["scale"] / self.state["steps"]
         p.lerp_(state["weights"].lerp_(p, 0.5), 0.2)
+
+
+class OfSigns(OfEach):
+    """Has booleans in its state."""
+
+    def one(self, p, g, state, group):
+        p.sub_(group["lr"] * g * state.get("is_up", 1))
+        state["is_up"] = g > 0
 
 
 class Wrapping(optim.Optimizer):
@@ -145,6 +174,7 @@ class Wrapping(optim.Optimizer):
 
 CASES = {
     "Adopting": Adopting,
+    "Moving": Moving,
     "Wrapping": Wrapping,
     "Rprop": lambda p: optim.Rprop(p, 0.01),
     "ASGD": lambda p: optim.ASGD(p, 0.05, weight_decay=0.1, t0=3),  # averages from step 3 on
@@ -177,6 +207,33 @@ def test_a_state_begins_with_the_weights_and_random_numbers_of_the_first_step(tm
         return kit.train_once()
 
     beside(loop, tmp_path, optimizer=FromWeights)
+
+
+class KilledError(Exception):
+    """End of a run that is started again."""
+
+
+@pytest.mark.parametrize("name", others_are_quick(("Wrapping", "Moving"), ("Moving",)))
+def test_a_killed_run_resumes_with_state_of_later_steps(name, tmp_path):
+    def kill(step):
+        if step == 4:
+            raise KilledError
+
+    def run(edit=lambda step: None):
+        ours = Kit(optimizer=CASES[name])
+        with ours.session(tmp_path, save_checkpoints_steps=1):
+            losses = ours.train_once(edit)
+        return torch.tensor([loss.item() for loss in losses], dtype=torch.float64)
+
+    with pytest.raises(KilledError):
+        run(kill)
+    theirs = Kit(optimizer=CASES[name])
+    torch.testing.assert_close(run(), torch.stack(theirs.train_once()), rtol=1e-6, atol=0)
+
+
+def test_a_state_that_checkpoints_do_not_contain_is_warned_of(tmp_path, caplog):
+    beside(lambda kit: kit.train_once(), tmp_path, optimizer=OfSigns)
+    assert caplog.text.count("do not contain 'is_up' of the optimizer, a bool tensor") == 1
 
 
 IN_LISTS = {
