@@ -13,9 +13,11 @@ from csrun.pytorch.record.traced import TracedTensor
 
 log = logging.getLogger("csrun")
 
+_SEQUENCES = (list, tuple, deque)  # in which an optimizer may have tensors of its state
+
 
 class StateEntry(NamedTuple):
-    """A tensor in the state of an optimizer. path: keys and indices in that of the parameter.
+    """A tensor in an optimizer's state of a parameter. path: keys and indices there.
 
     name: of its buffer, if it has one.
     """
@@ -23,7 +25,7 @@ class StateEntry(NamedTuple):
     name: str
     parameter: torch.Tensor
     path: tuple[Any, ...]
-    container: Any
+    state: Any
     tensor: torch.Tensor
 
     @property
@@ -40,7 +42,7 @@ class StateEntry(NamedTuple):
 
     def put(self, tensor: torch.Tensor) -> None:
         """Replace the tensor."""
-        self.container[self.path[-1]] = tensor
+        _put(self.state, self.path, tensor)
 
 
 class HeldStates:
@@ -139,7 +141,7 @@ class HeldStates:
                 continue
             for path, tensor in tensors_of_state(state):
                 name = ".".join((f"optimizer.{number}.{of}", *map(str, path)))
-                yield StateEntry(name, parameter, path, _container(state, path), tensor)
+                yield StateEntry(name, parameter, path, state, tensor)
 
     def _hold(self, place: str, tensor: torch.Tensor) -> None:
         """Register a buffer."""
@@ -160,10 +162,10 @@ def tensors_of_state(
 ) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
     """Yield the tensors in a parameter's state, with their keys and indices."""
     items = state.items() if isinstance(state, Mapping) else ()
-    for key, value in enumerate(state) if isinstance(state, list | deque) else items:
+    for key, value in enumerate(state) if isinstance(state, _SEQUENCES) else items:
         if isinstance(value, torch.Tensor):
             yield (*path, key), value
-        elif isinstance(value, Mapping | list | deque):
+        elif isinstance(value, (Mapping, *_SEQUENCES)):
             yield from tensors_of_state(value, (*path, key))
 
 
@@ -172,11 +174,15 @@ def _ids_in_place(entries: Sequence[StateEntry], buffers: Mapping[str, torch.Ten
     return {id(x.tensor) for x in entries if buffers.get(x.name) is x.tensor}
 
 
-def _container(state: Any, path: tuple[Any, ...]) -> Any:
-    """Return the dict or list in a state with the last key of a path."""
-    for key in path[:-1]:
-        state = state[key]
-    return state
+def _put(container: Any, path: Sequence[Any], tensor: torch.Tensor) -> Any:
+    """Replace a tensor in a container; return this, or the new tuple in place of one."""
+    key, *rest = path
+    value = _put(container[key], rest, tensor) if rest else tensor
+    if isinstance(container, tuple):
+        items = [*container[:key], value, *container[key + 1 :]]
+        return container._make(items) if hasattr(container, "_make") else tuple(items)
+    container[key] = value
+    return container
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:

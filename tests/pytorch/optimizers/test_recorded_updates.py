@@ -125,9 +125,12 @@ class Moving(OfEach):
         if not state:
             state["last"], state["before"] = torch.zeros_like(p), torch.zeros_like(p)
             state["list"] = [torch.zeros_like(p) for _ in range(3)]
+            state["pair"] = (torch.zeros_like(p), 0)
             state["all"], state["sum"] = deque(maxlen=3), torch.zeros(p.shape, dtype=p.dtype)
-        kept = (state["last"] + 2 * state["before"], state["list"][2], *state["all"], state["sum"])
+        kept = [state["last"] + 2 * state["before"], state["list"][2], *state["all"], state["sum"]]
+        kept.append(state["pair"][0])
         p.sub_(group["lr"] * (g + sum(x / (n + 2) for n, x in enumerate(kept))))
+        state["pair"] = (state["before"], 0)
         state["before"], state["last"] = state["last"], g.clone()
         state["list"].insert(0, g.clone())
         del state["list"][3:]
