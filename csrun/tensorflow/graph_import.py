@@ -17,8 +17,8 @@ from csrun.tensorflow.graph_branches import BRANCHES
 from csrun.tensorflow.graph_folding import fold, value_of
 from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
 from csrun.tensorflow.operators import EMITTERS, GraphEmission
-from csrun.tensorflow.operators.arithmetic import depends_on_weights
 from csrun.tensorflow.operators.base import Value
+from csrun.tensorflow.operators.stopped_gradients import depends_on_weights
 from csrun.tensorflow.variable_writes import ASSIGNMENTS, writes_before
 
 _ZEROS = InitializerAttr.of(
@@ -50,6 +50,7 @@ class GraphImporter:
 
     inputs: the batch's tensors by the names of their placeholders' operators.
     trained: names of the operators of trained variables; None for all trainable ones.
+    minimized: tensor that gradients are of, None if there are none.
     has_padded_labels: whether labels of -1 are padding.
     """
 
@@ -58,9 +59,12 @@ class GraphImporter:
         tracer: Tracer,
         inputs: Mapping[str, Tensor],
         trained: set[str] | None,
+        minimized: Any = None,
         has_padded_labels: bool = False,
     ) -> None:
-        self._emission = GraphEmission(tracer, has_padded_labels)
+        differentiated = ancestors([] if minimized is None else [minimized.op])
+        names = {op.name for op in differentiated}
+        self._emission = GraphEmission(tracer, names, has_padded_labels)
         self._tracer = tracer
         self._inputs = inputs
         self._trained = trained

@@ -153,8 +153,9 @@ class _GraphModel:
     ) -> NativeSpec:
         tracer = next(iter(self.inputs.values())).tracer
         trained = set(learning.trained) if learning else None
+        minimized = _minimized(spec.loss, gradients) if learning and spec.loss is not None else None
         is_padded = _has_padded_labels(self.request.params)
-        self.importer = importer = GraphImporter(tracer, self.inputs, trained, is_padded)
+        self.importer = importer = GraphImporter(tracer, self.inputs, trained, minimized, is_padded)
         if self.mode is RunMode.PREDICT:
             return self._predicted(spec)
         if spec.loss is None:
@@ -163,12 +164,11 @@ class _GraphModel:
         if self.mode is RunMode.EVAL:
             with without_halves(tf):  # host_call is called now
                 metrics = self.metrics = GraphMetrics.of(spec, self.graph)
-        minimized = spec.loss if learning is None else _minimized(spec.loss, gradients)
-        wanted = [spec.loss, minimized, *(metrics.tensors if metrics else ())]
-        loss, trained_by, *others = importer.tensors(wanted)
-        call = (dict, others) if metrics else None
         if learning is None:
+            loss, *others = importer.tensors([spec.loss, *(metrics.tensors if metrics else ())])
+            call = (dict, others) if metrics else None
             return NativeSpec(mode=self.mode, loss=loss, host_call=call)
+        loss, trained_by = importer.tensors([spec.loss, minimized])
         ends, batch = (spec.train_op, spec.loss, minimized), self.inputs.keys()
         import_statistics(importer, self.graph, ends, batch, gradients.variables)
         if importer.assigned and self.request.has_joined:

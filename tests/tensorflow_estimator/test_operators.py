@@ -197,6 +197,15 @@ def shifted_logarithms(x):
     return found - tf.reduce_logsumexp(rows, [1, 2], keepdims=True) + tf.reduce_logsumexp(rows)
 
 
+def moments(x):
+    """Of all values, and of those along an axis, by functions and by hand."""
+    rows = x * weight("scale", [SIDE, CHANNELS])
+    most = tf.stop_gradient(tf.reduce_max(rows, 2, keepdims=True))
+    sums = tf.math.log(tf.reduce_sum(tf.exp(rows - most), 2)) + tf.squeeze(most, 2)
+    mean, variance = tf.nn.moments(rows, [0, 2])
+    return sums * (mean + variance + tf.nn.moments(rows, [0, 1, 2, 3])[1])
+
+
 MODELS = {
     "error_functions": error_functions,
     "rearranged": rearranged,
@@ -210,6 +219,7 @@ MODELS = {
     "normalized_responses": normalized_responses,
     "diagonals": diagonals,
     "shifted_logarithms": shifted_logarithms,
+    "moments": moments,
     "conv_valid": convolved("VALID"),
     "conv_same": convolved("SAME"),
     "conv_same_strided": convolved("SAME", strides=[2, 3]),

@@ -69,6 +69,51 @@ def stopped(features, labels, mode, params):
     return minimized(cross_entropy(tf.stop_gradient(dense(features)) * dense(features), labels))
 
 
+def stopped_shift(compute):
+    """A maximum without a gradient, which is not that of the exponentials of the logarithm."""
+
+    def model_fn(features, labels, mode, params):
+        rows = dense(features)
+        return minimized(tf.reduce_mean(compute(rows, tf.stop_gradient(tf.reduce_max(rows)))))
+
+    return model_fn
+
+
+def stopped_mean(compute):
+    def model_fn(features, labels, mode, params):
+        rows = dense(features)
+        stopped = tf.stop_gradient(tf.reduce_mean(rows, 0, keepdims=True))
+        return minimized(tf.reduce_mean(compute(rows, stopped)))
+
+    return model_fn
+
+
+def log_sum(x):
+    return tf.math.log(tf.reduce_sum(tf.exp(x)))
+
+
+STOPPED = {
+    "log of more than the sum": stopped_shift(
+        lambda x, m: tf.math.log(1.0 + tf.reduce_sum(tf.exp(x - m))) + m
+    ),
+    "other log": stopped_shift(lambda x, m: tf.exp(x - m) + (tf.math.log(1.0 + x * x) + m)),
+    "twice": stopped_shift(lambda x, m: x * (m + m)),
+    "sum is read": stopped_shift(lambda x, m: (log_sum(x - m) + m) * tf.exp(x - m)),
+    "one per element": stopped_mean(lambda x, m: tf.reduce_sum(x * log_sum(x - m) + m)),
+    "other variance": stopped_mean(lambda x, m: tf.math.squared_difference(x + 1.0, m)),
+    "other axes": stopped_mean(lambda x, m: tf.reduce_max(tf.math.squared_difference(x, m), 1)),
+    "one per column": stopped_mean(
+        lambda x, m: tf.math.log(tf.reduce_sum(tf.exp(x - m), 1, keepdims=True)) + m
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_stopped_gradient_that_is_not_zero_is_refused(name, tmp_path):
+    with pytest.raises(UsageError, match=rf"{HERE}:\d+: .*tf.stop_gradient .*of a value that"):
+        trained(STOPPED[name], tmp_path, batches(1))
+
+
 def rate_of_a_placeholder(features, labels, mode, params):
     loss = cross_entropy(dense(features), labels)
     optimizer = v1.train.GradientDescentOptimizer(0.1 * tf.reduce_mean(features))
@@ -154,7 +199,7 @@ REFUSED = {
     column_of_a_category: r"TensorFlow operator Where .*: .* use tf.nn.embedding_lookup or tf.one",
     two_losses: "gradients are asked of 2 losses",
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",
-    stopped: "tf.stop_gradient of a value that weights are trained through",
+    stopped: r"tf.stop_gradient \(or back_prop=False\) of a value that weights are trained through",
     updated_in_a_branch: "If .*: train_op depends on a predicate that changes",
     branch_by_the_step: "If .*: the predicate of this tf.cond changes, and not by the batch",
     branch_that_writes: "AssignAddVariableOp .*: a branch of tf.cond writes a variable, and csrun",

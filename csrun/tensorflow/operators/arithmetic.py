@@ -14,7 +14,6 @@ from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.gelu import GeluCdfOp
 from csrun.cirh.ops.shape import ViewOp
 from csrun.nn import Tensor
-from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 _BINARY: dict[str, type[CirhOp]] = {
@@ -156,59 +155,6 @@ def is_nan(e: GraphEmission, op: Any, x: Value) -> Value:
     return logical_not(e, op, nn.abs(e.tensor(x)) <= inf)
 
 
-def stop_gradient(e: GraphEmission, op: Any, x: Value) -> Value:
-    """Accepted for values that no weight is trained through, or whose gradient is zero.
-
-    tf.nn.moments stops the gradient of a mean within the variance, where it is zero;
-    tf.reduce_logsumexp that of the maximum, which it subtracts before and adds after the sum.
-    """
-    users = {user.type for user in op.outputs[0].consumers()} - {"Shape"}
-    source = op.inputs[0].op.type
-    value = e.tensor(x)
-    if value.dtype in ("int32", "int64", "bool") or not depends_on_weights(value):
-        return value
-    if source == "Mean" and users == {"SquaredDifference"}:
-        return value
-    if _is_shift_of_logsumexp(op):
-        return value
-    raise UnsupportedOperator(
-        "tf.stop_gradient of a value that weights are trained through: leave it out, or leave its "
-        "weights out of the optimizer's var_list"
-    )
-
-
-def _is_shift_of_logsumexp(op: Any) -> bool:
-    """True for m in log(sum(exp(x - m))) + m."""
-    pending, ends = [op.outputs[0]], set[str]()
-    while pending:
-        tensor = pending.pop()
-        for user in tensor.consumers():
-            if user.type == "Reshape" and user.inputs[0] is tensor:
-                pending.append(user.outputs[0])
-            elif user.type == "Sub" and user.inputs[1] is tensor:
-                ends |= {each.type for each in user.outputs[0].consumers()}
-            elif user.type in ("Add", "AddV2"):
-                (other,) = (t.op for t in user.inputs if t is not tensor)
-                ends.add(other.type)
-            elif user.type != "Shape":
-                return False
-    return ends == {"Exp", "Log"}
-
-
-def depends_on_weights(value: Tensor) -> bool:
-    """True for a value that a parameter is among the ancestors of."""
-    pending, seen = [value.value.owner], set()
-    while pending:
-        owner: Any = pending.pop()
-        if owner in seen:
-            continue
-        seen.add(owner)
-        if owner.name == "cirh.parameter":
-            return True
-        pending += [operand.owner for operand in owner.operands]
-    return False
-
-
 EMITTERS: dict[str, Emitter] = {
     **{name: partial(_binary, kind) for name, kind in _BINARY.items()},
     **{name: partial(_unary, function) for name, function in _UNARY.items()},
@@ -232,5 +178,4 @@ EMITTERS: dict[str, Emitter] = {
     "IdentityN": identity,
     "Snapshot": identity,
     "CheckNumerics": identity,
-    "StopGradient": stop_gradient,
 }

@@ -1,6 +1,6 @@
 """GraphEmission: the tracer that emitters write to, with helpers on constants and attributes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,15 @@ _WIDENED = {"uint8": "int32", "int8": "int32", "int16": "int32", "uint16": "int3
 class GraphEmission:
     """A model in construction. op: the graph's operator that is being emitted.
 
+    differentiated: names of the operators that gradients pass through.
     has_padded_labels: whether labels of -1 are padding, whose loss has no weight.
     """
 
-    def __init__(self, tracer: Tracer, has_padded_labels: bool = False) -> None:
+    def __init__(
+        self, tracer: Tracer, differentiated: Set[str], has_padded_labels: bool = False
+    ) -> None:
         self.tracer = tracer
+        self.differentiated = differentiated
         self.has_padded_labels = has_padded_labels
         self.op: Any = None
 
