@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from tensorflow.python.framework.smart_cond import smart_constant_value
 from tensorflow.python.ops import control_flow_util, rnn, while_v2
+from tensorflow.python.ops.tensor_array_ops import build_ta_with_new_flow
 
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.tf_version import tf
@@ -56,28 +57,38 @@ def _unrolled(
     *others: Any,
     maximum_iterations: Any = None,
     return_same_structure: bool = True,
+    back_prop: bool = True,
     **options: Any,
 ) -> Any:
     """Call the body once per iteration; TensorFlow's own function, whose operators are refused, for
     a loop of unknown length.
     """
-    values = [tf.nest.map_structure(_tensor, each) for each in loop_vars]
+    values = tf.nest.map_structure(_tensor, list(loop_vars))
     most = None if maximum_iterations is None else _known(maximum_iterations)
     count = 0
     while most is None or count < most:
         goes_on = _known(cond(*values))
         if goes_on is None:
-            options |= {"maximum_iterations": maximum_iterations}
+            options |= {"maximum_iterations": maximum_iterations, "back_prop": back_prop}
             options |= {"return_same_structure": return_same_structure}
             return original(cond, body, loop_vars, *others, **options)
         if not goes_on:
             break
-        found = body(*values)
-        found = list(found) if isinstance(found, list | tuple) else [found]
-        values = [_constant(each) for each in found]
+        found = map(_constant, tf.nest.flatten(body(*values)))
+        values = tf.nest.pack_sequence_as(list(loop_vars), list(found))
         count += 1
-    same = type(loop_vars)(values) if isinstance(loop_vars, list) else tuple(values)
-    return same if return_same_structure or len(values) > 1 else values[0]
+    last = tf.nest.flatten(values) if back_prop else map(_stopped, tf.nest.flatten(values))
+    results = list(last)
+    if len(results) == 1 and not return_same_structure:
+        return results[0]
+    return tf.nest.pack_sequence_as(loop_vars, results)
+
+
+def _stopped(value: Any) -> Any:
+    """Return a result of a loop that gradients do not pass through."""
+    if isinstance(value, tf.TensorArray):
+        return build_ta_with_new_flow(value, tf.stop_gradient(value.flow))
+    return tf.stop_gradient(value)
 
 
 def _tensor(value: Any) -> Any:

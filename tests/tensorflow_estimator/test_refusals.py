@@ -174,6 +174,23 @@ def loop_over_steps(features, labels, mode, params):
     return minimized(cross_entropy(dense(found), labels))
 
 
+def loop_without_gradients(features, labels, mode, params):
+    rows = dense(features)
+    options = {"back_prop": False}
+    twice = v1.while_loop(lambda n, x: n < 2, lambda n, x: (n + 1, 2.0 * x), [0, rows], **options)
+    return minimized(cross_entropy(rows + twice[1], labels))
+
+
+def mapped_without_gradients(features, labels, mode, params):
+    rows = dense(features)
+    return minimized(cross_entropy(v1.map_fn(lambda r: 2.0 * r, rows, back_prop=False), labels))
+
+
+def written_outside(features, labels, mode, params):
+    rows = tf.TensorArray(tf.float32, 2).write(0, dense(features)).write(2, features[:, :10])
+    return minimized(cross_entropy(rows.read(0), labels) + tf.reduce_mean(rows.stack()))
+
+
 def column_of_a_category(features, labels, mode, params):
     kind = tf.feature_column.categorical_column_with_identity("kind", 4)
     columns = [tf.feature_column.embedding_column(kind, 3)]
@@ -196,6 +213,9 @@ REFUSED = {
     placeholder_of_its_own: "Placeholder .*: the input_fn does not give this placeholder",
     shapes_by_values: "TensorFlow operator Where .*: its shape depends on values",
     loop_over_steps: "TensorFlow operator While .*: it has no CIRH form: the batch determ",
+    loop_without_gradients: r"StopGradient .*: tf.stop_gradient \(or back_prop=False\) of a value",
+    mapped_without_gradients: r"StopGradient .*: tf.stop_gradient \(or back_prop=False\) of a v",
+    written_outside: "index 2 is outside the TensorArray of size 2: give it a larger size",
     column_of_a_category: r"TensorFlow operator Where .*: .* use tf.nn.embedding_lookup or tf.one",
     two_losses: "gradients are asked of 2 losses",
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",

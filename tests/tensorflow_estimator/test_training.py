@@ -1,6 +1,7 @@
 """Training of TensorFlow model functions, compared with tf.compat.v1.Session."""
 
 import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -193,6 +194,40 @@ def recurrent_to_lengths(features):
     return tf.concat([*states, *(v1.layers.flatten(each) for each in both)], 1)
 
 
+class Turn(NamedTuple):
+    number: Any
+    state: Any
+
+
+def of_loop_variables(features):
+    """A loop whose variables have names, one in the other, and one without a gradient."""
+
+    def turn(number, state):
+        return number + 1, (state.number + number, tf.tanh(2.0 * state.state))
+
+    first = Turn(0, Turn(0, v1.layers.dense(features, 6)))
+    found = tf.while_loop(lambda number, state: number < 3, turn, first).state
+    whole = v1.while_loop(lambda s: s.number < 2, lambda s: [Turn(s.number + 1, s.state)], [found])
+    scaled = v1.map_fn(lambda row: 2.0 * row, features, back_prop=False)
+    return whole[0].state * (tf.cast(found.number, tf.float32) + scaled[:, :1])
+
+
+def written_beyond_its_size(features):
+    """TensorArrays that grow: by writes, and of raw_rnn."""
+    rows, grown = tf.reshape(features, [-1, 4, 5]), tf.TensorArray(tf.float32, 2, dynamic_size=True)
+    cell = v1.nn.rnn_cell.BasicRNNCell(3)
+    for number in range(4):
+        grown = grown.write(number, tf.sin(rows[:, number]))
+
+    def step(time, output, state, unused):
+        state = cell.zero_state(BATCH, tf.float32) if output is None else state
+        next_input = tf.transpose(rows, [1, 0, 2])[tf.minimum(time, 3)]
+        return tf.fill([BATCH], time >= 4), next_input, state, output, None
+
+    outputs = v1.nn.raw_rnn(cell, step)[0].stack()
+    return tf.concat([tf.reduce_sum(grown.stack(), 0), tf.reduce_sum(outputs, 0)], 1)
+
+
 def of_a_column(features):
     column = tf.feature_column.numeric_column("x", shape=[20])
     buckets = tf.feature_column.bucketized_column(column, [-1.0, 0.0, 0.5])
@@ -200,7 +235,16 @@ def of_a_column(features):
 
 
 @pytest.mark.parametrize(
-    "layers", [convolved, looked_up, recurrent, recurrent_to_lengths, of_a_column]
+    "layers",
+    [
+        convolved,
+        looked_up,
+        recurrent,
+        recurrent_to_lengths,
+        of_loop_variables,
+        written_beyond_its_size,
+        of_a_column,
+    ],
 )
 def test_layers_of_tensorflow_1_train_as_in_a_session(layers, tmp_path):
     def model_fn(features, labels, mode, params):
