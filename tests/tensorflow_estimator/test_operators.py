@@ -16,7 +16,7 @@ from support.tf_models import (
     weights,
 )
 
-from csrun.base.errors import UsageError
+from csrun.base.errors import CsrunError, UsageError
 
 moving_averages = pytest.importorskip("tensorflow.python.training.moving_averages")
 pytestmark = ignore_warnings
@@ -151,7 +151,9 @@ def coordinates(x):
     places = tf.cast(tf.abs(x[:, 0, 0, :2] * 3), tf.int32) % SIDE
     own = tf.gather_nd(rows, tf.stack([tf.range(BATCH), *tf.unstack(places, axis=1)], 1))
     all_rows = tf.gather_nd(weight("table", [SIDE, SIDE, CHANNELS]), places)
-    return own + all_rows + tf.gather_nd(rows, places[:, None], batch_dims=1)[:, 0, :1]
+    columns = tf.stack([tf.range(2), places[0] % 2])  # not the numbers of rows
+    pair = tf.reduce_sum(tf.gather_nd(weight("pair", [2, 2, CHANNELS]), columns), 0) / 2
+    return own + all_rows * pair + tf.gather_nd(rows, places[:, None], batch_dims=1)[:, 0, :1]
 
 
 def segments(x):
@@ -347,6 +349,19 @@ def test_batch_statistics_of_joined_batches_are_refused(tmp_path):
     data = [(x, np.zeros(BATCH, np.int32))] * 2
     with pytest.raises(UsageError, match=rf"{LINE}.*moving_mean is a statistic of each"):
         trained(normalized, tmp_path, data, params={"optimizer": {"grad_accum_steps": 2}})
+
+
+def test_a_segment_beyond_the_last_is_an_error(tmp_path):
+    """As on TensorFlow's CPU."""
+
+    def model_fn(features, labels, mode, params):
+        rows = tf.math.unsorted_segment_sum(features * weight("scale", [CHANNELS]), labels, 5)
+        train_op = v1.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_mean(rows))
+        return CSEstimatorSpec(mode, loss=tf.reduce_mean(rows), train_op=train_op)
+
+    data = [(np.ones((BATCH, CHANNELS), np.float32), np.full(BATCH, 5, np.int32))]
+    with pytest.raises(CsrunError, match=r"5 is out of range 0\.\.4"):
+        trained(model_fn, tmp_path, data)
 
 
 def test_an_einsum_that_repeats_a_label_is_refused(tmp_path):

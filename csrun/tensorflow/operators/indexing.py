@@ -89,10 +89,14 @@ def _are_rows(op: Any, rows: int, places: Sequence[int]) -> bool:
     source = op.inputs[1].op
     if source.type not in ("Pack", "ConcatV2") or not places or places[0] != rows:
         return False
+    is_concat = source.type == "ConcatV2"
+    axis = value_of(source.inputs[-1]) if is_concat else source.get_attr("axis")
+    if axis is None or int(axis) not in (-1, len(places)):
+        return False
     found = value_of(source.inputs[0])
     if found is None:
         return False
-    found = found[..., 0] if source.type == "ConcatV2" else found
+    found = found[..., 0] if is_concat else found
     numbers = np.arange(rows).reshape(-1, *(1,) * (len(places) - 1))
     return list(found.shape) == list(places) and bool((found == numbers).all())
 
@@ -103,12 +107,13 @@ def segment_sums(e: GraphEmission, op: Any, x: Value, segments: Value, count: Va
     Shapes: x [M..., D...], segments [M...] -> [count, D...]
     """
     values, index = fill_padding(e.tensor(x), 0), e.tensor(segments)
-    (total,), rank = e.integers(count, "num_segments"), len(index.shape)
-    rest = values.shape[rank:]
-    flat = nn.reshape(nn.where(index < 0, total, index), (prod(index.shape),))
-    rows = nn.reshape(values, (prod(index.shape), *rest))
-    sizes = (total + 1, *rest)
-    return e.emit(IndexSelectBackwardOp, rows, flat, input_sizes=sizes, dim=0)[:total]
+    rest, places = values.shape[len(index.shape) :], prod(index.shape)
+    flat = nn.reshape(index, (places,))
+    is_dropped = nn.reshape(flat < 0, (places, *(1,) * len(rest)))
+    rows = nn.where(is_dropped, 0.0, nn.reshape(values, (places, *rest)))
+    sizes = (*e.integers(count, "num_segments"), *rest)
+    kept = nn.where(flat < 0, 0, flat)
+    return e.emit(IndexSelectBackwardOp, rows, kept, input_sizes=sizes, dim=0)
 
 
 def top_k(e: GraphEmission, op: Any, x: Value, k: Value) -> tuple[Value, ...]:
