@@ -1,10 +1,11 @@
-"""tf.cond without control flow.
+"""tf.cond and tf.switch_case without control flow.
 
 A predicate that is constant over steps selects its branch at import. For a changing one both
 branches are computed, and each result is selected from one of them.
 """
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,12 +24,41 @@ BRANCHES = ("If", "StatelessIf", "Switch", "Merge")  # operators of tf.cond
 
 @contextmanager
 def without_branches() -> Iterator[None]:
-    """Context manager in which tf.cond is resolved."""
+    """Context manager in which tf.cond and tf.switch_case are resolved."""
+    resolved = partial(_cond, cond_v2.cond_v2)
+    if not control_flow_util.ENABLE_CONTROL_FLOW_V2:
+        resolved = partial(_cond_of_v1, resolved)
     with (
         patch.object(control_flow_util, "ENABLE_CONTROL_FLOW_V2", True),
-        patch.object(cond_v2, "cond_v2", partial(_cond, cond_v2.cond_v2)),
+        patch.object(cond_v2, "cond_v2", resolved),
+        patch.object(cond_v2, "indexed_case", _switch_case),
     ):
         yield
+
+
+def _switch_case(index: Any, branches: Sequence[Callable[[], Any]], **unused: Any) -> Any:
+    """Call tf.case; an index beyond the others takes the last branch."""
+    *pairs, (_, last) = ((tf.equal(index, n), branch) for n, branch in enumerate(branches))
+    return tf.case(pairs, default=last)
+
+
+def _cond_of_v1(
+    resolve: Callable[..., Any],
+    predicate: Any,
+    true_fn: Callable[[], Any],
+    false_fn: Callable[[], Any],
+    *others: Any,
+) -> Any:
+    """Call tf.cond as without control flow v2: lists of one result are unpacked if not strict."""
+    caller = inspect.currentframe().f_back  # type: ignore[union-attr]  # TensorFlow's cond()
+    is_strict = caller.f_locals.get("strict", True)  # type: ignore[union-attr]
+    if is_strict or tf.compat.v1.get_default_graph().building_function:
+        return resolve(predicate, true_fn, false_fn, *others)
+    return resolve(predicate, lambda: _unpacked(true_fn()), lambda: _unpacked(false_fn()), *others)
+
+
+def _unpacked(found: Any) -> Any:
+    return found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
 
 
 def _cond(
@@ -59,7 +89,8 @@ def _is_of_batch(predicate: Any) -> bool:
 def _result(predicate: Any, found: Any) -> Any:
     """Return a branch's result as a tensor: that of an operator without one is the predicate."""
     if found is not None and not isinstance(found, tf.Operation):
-        return found
+        is_tensor = tf.is_tensor(found) or isinstance(found, tf.TensorArray)
+        return found if is_tensor else tf.convert_to_tensor(found)
     with tf.control_dependencies([] if found is None else [found]):
         return tf.identity(predicate)
 

@@ -264,7 +264,11 @@ def test_a_script_may_disable_control_flow_v2(monkeypatch, tmp_path):
     """As disable_v2_behavior does."""
 
     def model_fn(features, labels, mode, params):
-        x = v1.cond(tf.reduce_mean(features) > 0, lambda: tf.tanh(features), lambda: features)
+        is_positive, turn = tf.reduce_mean(features) > 0, lambda: [tf.tanh(features)]
+        x = v1.cond(is_positive, turn, lambda: [features])
+        x += v1.cond(is_positive, turn, lambda: [features], strict=True)[0]
+        x += tf.cond(is_positive, lambda: [features], turn)[0]
+        x += v1.cond(tf.constant(True), turn, turn)
         x = tf.while_loop(lambda n, x: n < 2, lambda n, x: (n + 1, 2 * tf.sin(x)), [0, x])[1]
         loss = cross_entropy(v1.layers.dense(x, CLASSES), labels)
         train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
