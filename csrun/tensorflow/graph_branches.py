@@ -39,6 +39,8 @@ def without_branches() -> Iterator[None]:
 def _switch_case(index: Any, branches: Sequence[Callable[[], Any]], **unused: Any) -> Any:
     """Call tf.case; an index beyond the others takes the last branch."""
     *pairs, (_, last) = ((tf.equal(index, n), branch) for n, branch in enumerate(branches))
+    if not pairs:
+        return tf.nest.map_structure(partial(_result, index), last())
     return tf.case(pairs, default=last)
 
 
