@@ -7,6 +7,7 @@ from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.data import Dataset
+from csrun.tensorflow.tf_input import run_seed
 
 
 class ModeKeys:
@@ -82,7 +83,7 @@ def numpy_input_fn(
 
     def input_fn() -> Dataset:
         samples = Dataset.from_arrays(*((x,) if y is None else (x, y)))
-        ordered = samples.shuffle() if shuffle else samples
+        ordered = samples.shuffle(run_seed()) if shuffle else samples
         return ordered.repeat(num_epochs).batch(batch_size)
 
     return input_fn

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from csrun.executable import RunMode
 
 log = logging.getLogger("csrun")
 
+_seed = ContextVar("_seed", default=0)
 _MODE_NAMES = {RunMode.TRAIN: "train", RunMode.EVAL: "eval", RunMode.PREDICT: "infer"}
 
 
@@ -44,9 +46,18 @@ def _needs_one(takes: Any) -> bool:
 
 def _converted(make: Callable[[], Any], seed: int) -> Any:
     """Call an input function, and convert TensorFlow objects that it returns."""
-    with _eager(seed), _ordered():
-        found = make()
+    before = _seed.set(seed)
+    try:
+        with _eager(seed), _ordered():
+            found = make()
+    finally:
+        _seed.reset(before)
     return TfBatches(found, seed) if _is_tf_data(found) else found
+
+
+def run_seed() -> int:
+    """Return the run's seed within a call of an input function, else 0."""
+    return _seed.get()
 
 
 def _is_tf_data(found: Any) -> bool:

@@ -65,6 +65,10 @@ def test_arrays_are_given_as_by_the_estimators_of_tensorflow_1():
     assert [each.tolist() for each, _ in found] == [each.tolist() for _, each in found]
     shuffled = list(input_of(make(x, y, 5, shuffle=True), RunMode.TRAIN, 1)(None))
     assert sorted(shuffled[0][1]) == list(range(5))
+    many = make(np.arange(50), batch_size=50, shuffle=True)
+    passes = [next(iter(input_of(many, RunMode.TRAIN, seed)(None)))[0] for seed in (1, 1, 2)]
+    first, again, other = (each.tolist() for each in passes)
+    assert first == again != other
     with pytest.raises(ValueError, match="shuffle must be provided"):
         make(x, y)
 
