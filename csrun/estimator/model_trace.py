@@ -121,9 +121,11 @@ def trace_model(
 
 
 def _summarize_minimized(spec: CSEstimatorSpec) -> None:
-    """Keep the minimized scalar as a summary if it is not the reported loss."""
+    """Keep the minimized scalar as a summary if it is not the reported loss, by a free name."""
     if spec.loss is not None and spec.train_op and spec.train_op.loss.value is not spec.loss.value:
-        summary.scalar("minimized_loss", spec.train_op.loss)
+        taken = spec.loss.tracer.summaries
+        names = ("minimized_loss", *(f"minimized_loss_{n}" for n in range(1, len(taken) + 1)))
+        summary.scalar(next(name for name in names if name not in taken), spec.train_op.loss)
 
 
 def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support.fc_mnist import scalars
 from support.tf_models import (
     BATCH,
     CLASSES,
@@ -45,6 +46,7 @@ def test_another_loss_than_the_minimized_one_is_reported(name, tmp_path, caplog)
     def model_fn(features, labels, mode, params):
         logits = v1.layers.dense(features, CLASSES, activation=tf.tanh)
         mean = cross_entropy(logits, labels)
+        v1.summary.scalar("minimized_loss", mean)  # beside csrun's
         train_op = v1.train.GradientDescentOptimizer(0.5).minimize(mean)
         return CSEstimatorSpec(mode, loss=REPORTED[name](mean, logits), train_op=train_op)
 
@@ -54,6 +56,10 @@ def test_another_loss_than_the_minimized_one_is_reported(name, tmp_path, caplog)
     losses, _ = in_session(model_fn, weights(tmp_path, 0), data)
     found = [float(n) for n in re.findall(r"Loss=([\d.]+)", caplog.text)]
     assert found == pytest.approx(losses, rel=1e-5)
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    values = [item for _, each in scalars(events) for item in each.items()]
+    ours, script = ([v for name, v in values if name == f"minimized_loss{n}"] for n in ("_1", ""))
+    assert ours == script != []
 
 
 def of_rows(make_optimizer, clip=lambda gradients: gradients):
