@@ -300,7 +300,7 @@ class _KerasStep:
         """Scope of the step, in which variables are these tensors."""
         if self.custom is None:
             return keras.StatelessScope(tensors, collect_losses=True)
-        return StepScope(self.custom.require_readable, tensors)
+        return StepScope(self.custom.require_readable, tensors, collect_losses=True)
 
     def _assign(self, tensors: Sequence[tuple[Any, Any]], scope: keras.StatelessScope) -> None:
         """Write the variables that layers have assigned.

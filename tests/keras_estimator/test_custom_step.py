@@ -97,9 +97,13 @@ class Autoencoder(keras.Model):
         return {"loss": found.pop("total"), **found, "last": kl}
 
 
-def classifier(kind):
+def classifier(kind, **options):
     seed(1)
-    return compiled(kind([keras.Input((20,)), L.Dense(8, "relu"), L.Dense(CLASSES)]))
+    return compiled(kind([keras.Input((20,)), L.Dense(8, "relu", **options), L.Dense(CLASSES)]))
+
+
+def penalized(kind):
+    return classifier(kind, activity_regularizer=keras.regularizers.L2(0.1))
 
 
 def two_outputs():
@@ -123,12 +127,13 @@ def autoencoder():
     ("build", "data", "micro_batch"),
     [
         (lambda: classifier(Super), (X, Y), "auto"),
-        (lambda: classifier(Recipe), (X, Y), "auto"),
+        (lambda: penalized(Super), (X, Y), "auto"),
+        (lambda: penalized(Recipe), (X, Y), "auto"),
         (lambda: classifier(Recipe), (X, Y), 8),
         (two_outputs, (X, [X[:, :3], X[:, 3:4]]), "auto"),
         (autoencoder, (X,), "auto"),
     ],
-    ids=["super", "recipe", "recipe in micro-batches", "two outputs", "autoencoder"],
+    ids=["super", "penalized", "recipe", "recipe in micro-batches", "two outputs", "autoencoder"],
 )
 def test_a_step_of_one_loss_and_one_update_is_that_of_keras(tmp_path, build, data, micro_batch):
     model = build()
