@@ -85,10 +85,7 @@ class CustomStep:
                 )
 
     def require_readable(self, variable: Any) -> None:
-        """Raises: UsageError for a variable that the update has changed, or the optimizer's"""
-        of_optimizer = self._model.optimizer.variables
-        if any(variable is each for each in of_optimizer):
-            raise self._refusal(f"reads {variable.path} of the optimizer, which csrun updates")
+        """Raises: UsageError for a variable that the update has changed"""
         if self._is_applied and any(variable is each for each, _ in self._trained):
             raise self._refusal(f"reads the weight {variable.path} after the update")
 
@@ -199,18 +196,3 @@ class CustomStepMetrics(FitMetrics):
     @property
     def _metrics(self) -> list[Any]:
         return list({id(call.metric): call.metric for call in self.calls}.values())
-
-
-class StepScope(keras.StatelessScope):
-    """Scope of a step, which refuses reads of some variables."""
-
-    def __init__(
-        self, require_readable: Callable[[Any], None], *given: Any, **options: Any
-    ) -> None:
-        super().__init__(*given, **options)
-        self._require_readable = require_readable
-
-    def get_current_value(self, variable: Any) -> Any:
-        """Return the variable's value in the step."""
-        self._require_readable(variable)
-        return super().get_current_value(variable)

@@ -21,7 +21,7 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
-from csrun.keras.custom_step import CustomStep, CustomStepMetrics, StepScope, has_custom_step
+from csrun.keras.custom_step import CustomStep, CustomStepMetrics, has_custom_step
 from csrun.keras.host_metrics import (
     FitMetrics,
     KerasMetrics,
@@ -35,6 +35,7 @@ from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
 from csrun.keras.own_metrics import has_own_metrics
 from csrun.keras.recorded_dropout import recorded_dropout
+from csrun.keras.step_scope import StepScope
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name, tensor_at
 from csrun.pytorch.errors import CaptureError
@@ -296,11 +297,10 @@ class _KerasStep:
             self._assign(tensors, scope)
         return loss
 
-    def _scope(self, tensors: Sequence[tuple[Any, Any]]) -> keras.StatelessScope:
+    def _scope(self, tensors: Sequence[tuple[Any, Any]]) -> StepScope:
         """Scope of the step, in which variables are these tensors."""
-        if self.custom is None:
-            return keras.StatelessScope(tensors, collect_losses=True)
-        return StepScope(self.custom.require_readable, tensors, collect_losses=True)
+        require_readable = None if self.custom is None else self.custom.require_readable
+        return StepScope(self._model.keras, tensors, require_readable)
 
     def _assign(self, tensors: Sequence[tuple[Any, Any]], scope: keras.StatelessScope) -> None:
         """Write the variables that layers have assigned.

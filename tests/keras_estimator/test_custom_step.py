@@ -247,6 +247,37 @@ class Counts(Recipe):
         return super().gradients()
 
 
+class CountsSteps(Recipe):
+    """A model that counts steps in an integer."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.count = self.add_weight(shape=(), dtype="int32", trainable=False, name="count")
+
+    def compute_loss(self, *given, **options):
+        """The loss, which grows."""
+        self.count.assign(self.count + 1)
+        return super().compute_loss(*given, **options) * ops.cast(self.count, "float32")
+
+
+class Unlisted(Recipe):
+    """A model that updates a metric that its `metrics` do not have."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.mean = keras.metrics.Mean()
+
+    @property
+    def metrics(self):
+        """None."""
+        return []
+
+    def train_step(self, data):
+        """The step, and the mean of the features."""
+        self.mean.update_state(data[0])
+        return {**super().train_step(data), "mean": self.mean.result()}
+
+
 COMPUTES = "train_step computes with a gradient, and csrun applies gradients"
 REFUSED = {
     Clipped: COMPUTES,
@@ -259,7 +290,9 @@ REFUSED = {
     After: "After.train_step reads the weight .*/kernel after the update",
     Accumulates: "Accumulates.train_step does not call self.zero_grad..,",
     NoUpdate: "NoUpdate.train_step does not call self.optimizer.apply: csrun",
-    Counts: "Counts.train_step reads .*iteration of the optimizer, which csrun updates",
+    Counts: "the step reads .*iteration of the optimizer, which csrun updates: use a callback",
+    CountsSteps: "the step assigns .*count, which is constant in csrun: make it a float32",
+    Unlisted: "the step assigns .*, which is constant in csrun: .* the model's `metrics` return",
 }
 
 

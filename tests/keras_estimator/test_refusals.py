@@ -66,6 +66,20 @@ class Assigning(L.Dense):
         return super().call(x)
 
 
+class Counting(L.Dense):
+    """A layer that counts its calls in an integer."""
+
+    def build(self, shape):
+        """Weights, and the count."""
+        super().build(shape)
+        self.count = self.add_weight((), "zeros", dtype="int32", trainable=False, name="count")
+
+    def call(self, x):
+        """The features, by the count."""
+        self.count.assign(self.count + 1)
+        return super().call(x) * ops.cast(self.count, "float32")
+
+
 DRAWS = "it draws random numbers, and csrun draws the masks of dropout only: use"
 REFUSED = {
     rf"layer sequential/own: {HERE}:\d+: aten.special_bessel_j0.default: PyTorch": Own(bessel),
@@ -74,6 +88,7 @@ REFUSED = {
     "the Keras model draws numbers from numpy.random, and csrun calls it": Own(numpy_noise),
     "the Keras model draws numbers from random, and csrun calls it once": Own(python_noise),
     "variable sequential/assigning/kernel is trained, and a layer assigns it in": Assigning(8),
+    rf"{HERE}:\d+: the step assigns .*/count, which is constant in csrun: make": Counting(8),
     rf"{HERE}:\d+: .*the shape of its result depends on the data": Own(chosen_rows),
     rf"{HERE}:\d+: forward reads the value of a traced tensor": Own(branch),
 }
