@@ -50,10 +50,16 @@ class MetricCall:
 
 
 def _as_output(leaf: Any) -> Any:
-    """Return an argument as it is now, with numbers in the place of booleans."""
+    """Return an argument as it is now, with numbers in the place of booleans.
+
+    It is a copy, since the step may change the tensor in place, as losses multiply masks into
+    weights of samples.
+    """
+    if isinstance(leaf, keras.Variable):
+        leaf = leaf.value
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    return leaf.float() if leaf.dtype == torch.bool else leaf.detach()
+    return leaf.float() if leaf.dtype == torch.bool else leaf.detach().clone()
 
 
 def masks_of(outputs: Any) -> dict[int, Any]:

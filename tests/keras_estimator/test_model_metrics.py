@@ -26,11 +26,19 @@ class Watched(L.Layer):
         super().__init__()
         self.seen = keras.metrics.Mean(name="seen")
         self.forgotten = keras.metrics.Mean(name="forgotten")
+        self.scaled = keras.metrics.Mean(name="scaled")
+
+    def build(self, shape):
+        """A weight."""
+        self.scale = self.add_weight((), "ones", name="scale")
 
     def call(self, x):
-        """The features, of which the positive ones count twice."""
-        self.seen(x, sample_weight=ops.where(x > 0, 2.0, 1.0))
-        return x
+        """The scaled features, of which the positive ones count twice."""
+        copy = ops.add(x, 0.0)
+        self.seen(copy, sample_weight=ops.where(x > 0, 2.0, 1.0))
+        copy.mul_(100)  # after the call
+        self.scaled.update_state(self.scale)
+        return x * self.scale
 
 
 class Measured(keras.Sequential):
@@ -91,7 +99,7 @@ def test_metrics_that_the_step_updates_are_those_of_keras(
         build, tmp_path, CSRunConfig(micro_batch_size=micro_batch)
     )
     results = estimator.fit(*data, **SETTINGS, **given, **sizes).history
-    assert {"seen", "part"} < {*results}
+    assert {"seen", "scaled", "part"} < {*results}
     assert {*history} - {*results} >= {"forgotten"}
     assert "metric forgotten of layer measured/watched is not computed: update" in caplog.text
     for name, values in results.items():
