@@ -1,4 +1,4 @@
-"""A model's own train_step, run once on traced tensors and compared with the built-in step."""
+"""The train_step of a model's class, run once on traced tensors, whose update csrun computes."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +12,15 @@ from torch.utils._pytree import tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.keras.host_metrics import FitMetrics, logged
-from csrun.keras.metric_calls import MetricResult
+from csrun.keras.metric_calls import MetricCall, MetricResult
 from csrun.keras.torch_backend import keras
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.traced import TracedTensor
+
+_ONE_UPDATE = (
+    "csrun supports one loss.backward() and one self.optimizer.apply of the gradients of all "
+    "trainable weights"
+)
 
 
 def has_custom_step(model: Any) -> bool:
@@ -32,7 +37,8 @@ class CustomStep:
 
     trained: variables and their traced tensors.
     loss: on which backward() was called; None before it.
-    values, metrics: tensors and metrics whose values the step returns, by name.
+    values, metrics: tensors and results of metrics that the step returns, by name; none if it
+        `returns_metrics`, which are those that the model has.
 
     Raises: UsageError for any other step
     """
@@ -43,14 +49,17 @@ class CustomStep:
         self._is_applied = self._was_cleared = False
         self.loss: Any = None
         self.values: dict[str, Any] = {}
-        self.metrics: dict[str, Any] = {}
+        self.metrics: dict[str, MetricResult] = {}
+        self.returns_metrics = False
+        self._names: set[str] = set()  # of results of the model's metrics
 
     def build(self, data: Any) -> None:
         """Build what depends on the data, such as the metrics of several losses, as Keras's fit."""
         self._model._symbolic_build(data_batch=data)
+        self._names = {*self._model.get_metrics_result()}
 
-    def call(self, data: Any) -> Any:
-        """Call train_step, and return its loss."""
+    def call(self, data: Any, calls: Sequence[MetricCall]) -> Any:
+        """Call train_step, and return its loss. calls: of metrics, as of `recorded_metrics`."""
         self._set_gradients()  # left by the previous step
         try:
             with self._watched():
@@ -65,29 +74,42 @@ class CustomStep:
             raise self._refusal("does not call self.optimizer.apply")
         if not was_cleared:
             raise self._refusal("does not call self.zero_grad(), so that gradients are added up")
-        self._take(returned)
+        self._take(returned, calls)
         return self.loss
 
-    def _take(self, returned: Any) -> None:
+    def _take(self, returned: Any, calls: Sequence[MetricCall]) -> None:
         """Sort what the step returns.
+
+        Source: keras.Model: the metrics' results count if they have the same names
 
         Raises: UsageError for a value that is not a number of this step
         """
-        for name, value in returned.items() if isinstance(returned, Mapping) else [("", returned)]:
-            if isinstance(value, MetricResult):
-                self.metrics[name] = value.metric
-            elif isinstance(value, TracedTensor):
+        if not isinstance(returned, Mapping):
+            raise self._refusal(f"returns a {type(returned).__name__}", "return a dict")
+        returned = _flat(returned)
+        self.returns_metrics = returned.keys() == self._names
+        for name, value in {} if self.returns_metrics else returned.items():
+            if isinstance(value, TracedTensor):
                 self.values[name] = value.detach()
-            else:
+            elif not isinstance(value, MetricResult):
                 raise self._refusal(
-                    f"returns a {type(value).__name__}, not a dict of tensors and of results of "
-                    "metrics that the model's `metrics` has"
+                    f"returns {name}, a {type(value).__name__} that is constant in csrun",
+                    "return tensors of the step, and results of metrics in the model's `metrics`",
                 )
+            elif value.updates < sum(call.metric is value.metric for call in calls):
+                raise self._refusal(
+                    f"returns {name}, a result before the metric's last update",
+                    "call result() after update_state()",
+                )
+            else:
+                self.metrics[name] = value
 
     def require_readable(self, variable: Any) -> None:
         """Raises: UsageError for a variable that the update has changed"""
         if self._is_applied and any(variable is each for each, _ in self._trained):
-            raise self._refusal(f"reads the weight {variable.path} after the update")
+            raise self._refusal(
+                f"reads the weight {variable.path} after the update", "read it before"
+            )
 
     def _backward(self, loss: Any, *given: Any, **options: Any) -> None:
         """Keep the loss, in the place of a backward pass."""
@@ -140,12 +162,11 @@ class CustomStep:
             stack.enter_context(patch.object(optimizer, "scale_loss", _unchanged))
             yield
 
-    def _refusal(self, what: str) -> UsageError:
+    def _refusal(self, what: str, remedy: str = _ONE_UPDATE) -> UsageError:
         code = inspect.unwrap(type(self._model).train_step).__code__
         return UsageError(
             f"{code.co_filename}:{code.co_firstlineno}: {type(self._model).__name__}.train_step "
-            f"{what}: csrun supports one loss.backward() and one self.optimizer.apply of the "
-            "gradients of all trainable weights"
+            f"{what}: {remedy}"
         )
 
 
@@ -170,12 +191,23 @@ def _unchanged(loss: Any) -> Any:
     return loss
 
 
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by name, with those of nested dicts in their place, as Keras logs them."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
 @dataclass
 class CustomStepMetrics(FitMetrics):
-    """Values that a train_step returns: results of metrics, and numbers of the last step."""
+    """Values that a train_step returns: results of metrics, and numbers of the last step.
 
-    returned: Mapping[str, Any] = field(default_factory=dict)
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    returned: results by name; None for those of all metrics of the model.
+    """
+
+    returned: Mapping[str, MetricResult] | None = None
+    numbers: dict[str, Any] = field(default_factory=dict)
 
     def _update(self, arrays: list[Any]) -> None:
         assert self.spec is not None, "given with the model"
@@ -187,11 +219,15 @@ class CustomStepMetrics(FitMetrics):
         """Return the values by name, as Keras logs them."""
         if not self.taken:
             return {}
-        found = dict(self.numbers)
-        for name, metric in self.returned.items():
-            value = metric.result()
-            found |= value if isinstance(value, dict) else {name: value}
+        if self.returned is None:
+            with self.own.watched():
+                found = self.model.get_metrics_result()
+        else:
+            found = self.numbers | {name: each.value for name, each in self.returned.items()}
         return {name: logged(value) for name, value in found.items()}
+
+    def _reset_metrics(self) -> None:
+        self.model.reset_metrics()
 
     @property
     def _metrics(self) -> list[Any]:

@@ -58,11 +58,14 @@ class KerasMetrics(HostCall):
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
         if not self.taken:
-            for metric in self._metrics:
-                metric.reset_state()
-            self.own.reset()
+            self._reset_metrics()
         self.taken += 1
         self._update([keras.ops.convert_to_tensor(result.outputs[name]) for name in self.outputs])
+
+    def _reset_metrics(self) -> None:
+        for metric in self._metrics:
+            metric.reset_state()
+        self.own.reset()
 
     def _update(self, arrays: list[Any]) -> None:
         assert self.spec is not None, "given with the model"

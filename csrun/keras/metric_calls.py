@@ -1,8 +1,8 @@
 """Metrics that the code of a Keras model updates in its step, as in call or compute_loss."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 
 from csrun.base.errors import UsageError
 from csrun.keras.torch_backend import keras
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.traced import TracedTensor
 
 
@@ -89,11 +90,32 @@ def recorded_metrics(model: Any, are_all: bool = False) -> Iterator[list[MetricC
     def record(metric: Any, *given: Any, **options: Any) -> None:
         calls.append(MetricCall.of(metric, *given, **options))
 
+    def result(metric: Any, compute: Callable[[], Any]) -> Any:
+        found = MetricResult(metric, sum(call.metric is metric for call in calls))
+        if not are_all:
+            return found
+        values = compute()  # for their names
+        if not isinstance(values, dict):
+            return found
+        return {name: replace(found, key=name) for name in values}
+
     with ExitStack() as stack:
         for metric in model.metrics if are_all else _of_script(model):
-            stack.enter_context(patch.object(metric, "update_state", partial(record, metric)))
-            stack.enter_context(patch.object(metric, "result", partial(MetricResult, metric)))
+            functions = {
+                "update_state": partial(record, metric),
+                "reset_state": partial(_refuse_reset, metric),
+                "result": partial(result, metric, metric.result),
+            }
+            for name, function in functions.items():
+                stack.enter_context(patch.object(metric, name, function))
         yield calls
+
+
+def _refuse_reset(metric: Any) -> None:
+    raise UsageError(
+        f"{user_line()}: the step resets metric {metric.name}, which csrun resets at the beginning "
+        "of an epoch: return the value of a step as a tensor"
+    )
 
 
 def _of_script(model: Any) -> list[Any]:
@@ -103,15 +125,44 @@ def _of_script(model: Any) -> list[Any]:
     return [metric for metric in model.metrics if id(metric) not in compiled]
 
 
-@dataclass(frozen=True)
+def _refuse_value(*_: Any, **__: Any) -> Any:
+    raise UsageError(
+        f"{user_line()}: the step computes with the result of a metric, which csrun updates after "
+        "the step: compute with the tensors that the metric gets"
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class MetricResult:
-    """Result of a metric in a recorded step, which has no value there."""
+    """Result of a metric in a recorded step, which has no value there.
+
+    updates: of the metric in the step before it. key: of the value, if the metric has several.
+    """
 
     metric: Any
+    updates: int = 0
+    key: str | None = None
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
-        raise UsageError(
-            "the Keras model computes with the result of a metric, which csrun updates after the "
-            "step: compute with the tensors that the metric gets"
-        )
+        _refuse_value()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        _refuse_value()
+
+    @property
+    def value(self) -> Any:
+        """The value after the step's updates."""
+        found = self.metric.result()
+        return found if self.key is None else found[self.key]
+
+
+for _name in (
+    *("array", "float", "int", "bool", "len", "iter", "getitem"),
+    *("neg", "pos", "abs", "round", "eq", "ne", "lt", "le", "gt", "ge"),
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"),
+    *("floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "matmul", "rmatmul"),
+):
+    setattr(MetricResult, f"__{_name}__", _refuse_value)

@@ -55,7 +55,7 @@ class OwnMetrics:
         Raises: UsageError if it reads a weight
         """
         is_first = not self._assigned
-        with self._watched(), torch.no_grad():
+        with self.watched(), torch.no_grad():
             self.returned = self._model.compute_metrics(
                 x, y, predictions, sample_weight=sample_weight
             )
@@ -88,7 +88,7 @@ class OwnMetrics:
         ]
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Context manager that refuses reads of weights, and notes writes of variables.
 
         Raises: UsageError

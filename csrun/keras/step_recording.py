@@ -283,7 +283,8 @@ class _KerasStep:
             weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
             with without_host_draws(), plain_errors(), recorded_dropout(tree_leaves(x)[0]):
                 if self.custom is not None:
-                    loss = self.custom.call(keras.utils.pack_x_y_sample_weight(x, y, weights))
+                    data = keras.utils.pack_x_y_sample_weight(x, y, weights)
+                    loss = self.custom.call(data, self.calls)
                     self._assign(tensors, scope)
                     return loss
                 self.outputs = model.keras(x, training=trains)
@@ -330,7 +331,7 @@ class _KerasStep:
             metrics = kind.of(self._model, self.measured, self.calls)
             if self.custom is not None:
                 metrics = CustomStepMetrics.of(self._model, self.measured, self.calls)
-                metrics.returned = self.custom.metrics
+                metrics.returned = None if self.custom.returns_metrics else self.custom.metrics
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
         folders = () if self._update is None else (OPTIMIZER_FOLDER,)

@@ -30,6 +30,15 @@ class Super(keras.Sequential):
         return {**super().train_step(data), "batch_mean": ops.mean(data[0])}
 
 
+class Named(Super):
+    """A model that returns values of its metrics' names, and reads one result."""
+
+    def train_step(self, data):
+        """The built-in step, with the loss of the batch as its loss."""
+        accuracy = super().train_step(data)["accuracy"]
+        return {"loss": ops.mean(data[0]), "accuracy": accuracy}
+
+
 class SuperFunctional(keras.Model):
     """A functional model that calls the built-in step."""
 
@@ -128,12 +137,21 @@ def autoencoder():
     [
         (lambda: classifier(Super), (X, Y), "auto"),
         (lambda: penalized(Super), (X, Y), "auto"),
+        (lambda: classifier(Named), (X, Y), "auto"),
         (lambda: penalized(Recipe), (X, Y), "auto"),
         (lambda: classifier(Recipe), (X, Y), 8),
         (two_outputs, (X, [X[:, :3], X[:, 3:4]]), "auto"),
         (autoencoder, (X,), "auto"),
     ],
-    ids=["super", "penalized", "recipe", "recipe in micro-batches", "two outputs", "autoencoder"],
+    ids=[
+        "super",
+        "penalized",
+        "names of metrics",
+        "recipe",
+        "recipe in micro-batches",
+        "two outputs",
+        "autoencoder",
+    ],
 )
 def test_a_step_of_one_loss_and_one_update_is_that_of_keras(tmp_path, build, data, micro_batch):
     model = build()
@@ -278,6 +296,38 @@ class Unlisted(Recipe):
         return {**super().train_step(data), "mean": self.mean.result()}
 
 
+class Returns(Recipe):
+    """A model that returns another value. function: of the model."""
+
+    def train_step(self, data):
+        """The step, and the value."""
+        return {**super().train_step(data), "value": type(self).function(self)}
+
+
+def returning(name, function):
+    return type(name, (Returns,), {"function": staticmethod(function)})
+
+
+class Early(Recipe):
+    """A model that returns a result of before an update."""
+
+    def train_step(self, data):
+        """The step, and another update of the loss."""
+        found = super().train_step(data)
+        self.metrics[0].update_state(ops.mean(data[0]))
+        return {**found, "mean": ops.mean(data[0])}
+
+
+class Bare(Recipe):
+    """A model that returns no dict."""
+
+    def train_step(self, data):
+        """The step, and a mean."""
+        super().train_step(data)
+        return ops.mean(data[0])
+
+
+RESULT = "the step computes with the result of a metric, which csrun updates after the step"
 COMPUTES = "train_step computes with a gradient, and csrun applies gradients"
 REFUSED = {
     Clipped: COMPUTES,
@@ -292,6 +342,15 @@ REFUSED = {
     NoUpdate: "NoUpdate.train_step does not call self.optimizer.apply: csrun",
     Counts: "the step reads .*iteration of the optimizer, which csrun updates: use a callback",
     CountsSteps: "the step assigns .*count, which is constant in csrun: make it a float32",
+    returning("Scaled", lambda model: 100 * model.metrics[0].result()): RESULT,
+    returning("Exp", lambda model: ops.exp(model.metrics[0].result())): RESULT,
+    returning("ToFloat", lambda model: float(model.metrics[0].result())): RESULT,
+    returning("Rate", lambda model: model.optimizer.learning_rate): (
+        "Rate.train_step returns value, a Variable that is constant in csrun: return tensors"
+    ),
+    returning("Reset", lambda model: model.reset_metrics()): "the step resets metric loss, which",
+    Early: "Early.train_step returns loss, a result before the metric's last update: call result",
+    Bare: "Bare.train_step returns a TracedTensor: return a dict",
     Unlisted: "the step assigns .*, which is constant in csrun: .* the model's `metrics` return",
 }
 

@@ -127,7 +127,7 @@ def test_a_step_of_the_models_own_class_is_refused_and_not_left_out(tmp_path):
     def input_fn(params):
         return Dataset.from_batches(batches("mlp", 1))
 
-    refused = rf"^{HERE}:\d+: OwnTraining.train_step reads the weight .* after the update: csrun"
+    refused = rf"^{HERE}:\d+: OwnTraining.train_step reads the weight .* after the update: read it"
     with pytest.raises(UsageError, match=refused):
         estimator(OwnTraining, "trained").train(input_fn)
     with pytest.raises(UsageError, match=r"OwnFunction.make_train_function is not called: csrun"):
