@@ -230,5 +230,13 @@ class CustomStepMetrics(FitMetrics):
         self.model.reset_metrics()
 
     @property
+    def _of_last_step(self) -> Any:
+        return self.numbers
+
+    @_of_last_step.setter
+    def _of_last_step(self, values: Any) -> None:
+        self.numbers = values
+
+    @property
     def _metrics(self) -> list[Any]:
         return list({id(call.metric): call.metric for call in self.calls}.values())

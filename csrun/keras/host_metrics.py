@@ -132,26 +132,40 @@ class FitMetrics(KerasMetrics):
         return {name: value for name, value in self.latest.items() if isinstance(value, float)}
 
     def state(self) -> Array:
-        """Return a checksum of the names of the metrics' variables, and their values; none before a
-        step. Shapes: [1 + numbers]
+        """Return a checksum of the names of the metrics' variables, their values, and those of the
+        last step; none before a step. Shapes: [1 + numbers]
         """
         if not self.taken:
             return np.empty(0)
-        return np.concatenate([[self._checksum], *map(_numbers, self._variables)])
+        latest = tree_leaves(self._of_last_step)
+        return np.concatenate([[self._checksum], *map(_numbers, [*self._variables, *latest])])
 
     def restore(self, state: Array) -> None:
         """Continue from a `state`, unless it is that of other metrics."""
         if not len(state):
             return
+        self._reset_metrics()
         self._update([make() for make in self.zeros])  # which makes variables
-        sizes = [1, *(len(_numbers(variable)) for variable in self._variables)]
-        if len(state) != sum(sizes) or state[0] != self._checksum:
+        latest, spec = tree_flatten(self._of_last_step)
+        arrays = [*map(_array, [*self._variables, *latest])]
+        if len(state) != 1 + sum(each.size for each in arrays) or state[0] != self._checksum:
             return
         self.taken += 1
-        self.own.returned = None  # which is not in the state
-        _, *parts = np.split(state, np.cumsum(sizes)[:-1])
-        for variable, part in zip(self._variables, parts, strict=True):
-            variable.assign(part.reshape(variable.shape).astype(variable.dtype))
+        ends = np.cumsum([1, *(each.size for each in arrays)])
+        _, *parts = np.split(state, ends[:-1])
+        found = [part.reshape(each.shape) for part, each in zip(parts, arrays, strict=True)]
+        for variable, value in zip(self._variables, found, strict=False):
+            variable.assign(value.astype(variable.dtype))
+        self._of_last_step = tree_unflatten(found[len(self._variables) :], spec)
+
+    @property
+    def _of_last_step(self) -> Any:
+        """Values of the last step, which are logged beside those of metrics."""
+        return self.own.returned or {}
+
+    @_of_last_step.setter
+    def _of_last_step(self, values: Any) -> None:
+        self.own.returned = values or None
 
     @property
     def _checksum(self) -> int:
@@ -162,8 +176,12 @@ class FitMetrics(KerasMetrics):
         return [each for metric in self._metrics for each in metric.variables]
 
 
-def _numbers(variable: Any) -> Array:
-    return np.ravel(keras.ops.convert_to_numpy(variable)).astype(np.float64)
+def _numbers(value: Any) -> Array:
+    return np.ravel(_array(value)).astype(np.float64)
+
+
+def _array(value: Any) -> Array:
+    return np.asarray(keras.ops.convert_to_numpy(value))
 
 
 def has_metrics(model: Any, calls: Sequence[MetricCall]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import BATCH, CLASSES, batches, keras, mlp
+from support.keras_models import BATCH, CLASSES, batches, compiled, keras, mlp
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import CSRunConfig
@@ -264,18 +264,52 @@ class Interrupting(C.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("batch", [2, 4, 8], ids=["within", "end of an epoch", "end of all"])
-def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes(tmp_path, batch):
+class StepValues(keras.Sequential):
+    """A model whose step returns a value of the batch."""
+
+    def train_step(self, data):
+        """The built-in step, and the value."""
+        return {**super().train_step(data), "last": keras.ops.max(data[0])}
+
+
+class ComputedValues(keras.Sequential):
+    """A model whose metrics have a value of the batch."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Those of compile(), and the value."""
+        found = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**found, "last": keras.ops.max(x)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "kind"),
+    [
+        (2, keras.Sequential),
+        (4, keras.Sequential),
+        (8, keras.Sequential),
+        (4, StepValues),
+        (4, ComputedValues),
+    ],
+    ids=["within", "end of an epoch", "end of all", "values of a step", "computed values"],
+)
+def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes(
+    tmp_path, batch, kind
+):
     """Its values are those of all batches, and a callback's learning rate is not changed twice."""
     given = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "validation_data": VALID}
+    given["validation_batch_size"] = 8
+
+    def build():
+        return compiled(kind(mlp().layers))
+
     make = lambda: [C.LearningRateScheduler(halved), Seen()]  # noqa: E731
-    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         estimator.fit(X, Y, **given, callbacks=[*make(), Interrupting(batch)])
     assert checkpoints.latest(tmp_path).step == batch
-    resumed, own = KerasModelToCerebrasEstimator(mlp, tmp_path), make()
+    resumed, own = KerasModelToCerebrasEstimator(build, tmp_path), make()
     found = resumed.fit(X, Y, **given, callbacks=own)
-    model, callbacks = mlp(), make()
+    model, callbacks = build(), make()
     wanted = model.fit(X, Y, **given, callbacks=callbacks, verbose=0)
     assert found.epoch == list(range((batch - 1) // 4, 2))
     for key, values in wanted.history.items():
