@@ -72,8 +72,8 @@ class KerasMetrics(HostCall):
         (x, *labels), predictions, masks, given = tree_unflatten(arrays, self.spec)
         for call, (values, of_values) in zip(self.calls, given, strict=True):
             call.repeat(values, of_values)
-        if labels:
-            self._update_compiled(x, *labels, predictions=predictions, masks=masks)
+        if labels or has_own_metrics(self.model):
+            self._update_compiled(x, *(labels or (None,)), predictions=predictions, masks=masks)
 
     def _update_compiled(self, x: Any, y: Any, *weights: Any, predictions: Any, masks: Any) -> None:
         """Update the metrics of `compile()`, and those of the class's own compute_metrics."""
@@ -81,7 +81,7 @@ class KerasMetrics(HostCall):
             if number in masks:
                 set_keras_mask(prediction, masks[number] > 0)
         weights = tree_map(torch.clone, weights)
-        if _losses_of(self.model) or (masks and weights):
+        if y is not None and (_losses_of(self.model) or (masks and weights)):
             # _compile_loss updates the loss metrics, and multiplies the masks into `weights`, which
             # update_state reads below.
             self.model._compile_loss(y, predictions, *weights)

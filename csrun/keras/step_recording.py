@@ -93,8 +93,8 @@ def trace_keras(
     is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
     if is_measured and step.custom is None:
         warn_of_layer_metrics(model.keras, step.calls)
-        has_labels = len(step.batch) > 1 and has_metrics(model.keras, step.calls)
-        is_measured = has_labels or bool(step.calls) or step.custom is not None
+        has_compiled = len(step.batch) > 1 and has_metrics(model.keras, step.calls)
+        is_measured = has_compiled or bool(step.calls) or has_own_metrics(model.keras)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
     wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []

@@ -9,6 +9,7 @@ from support.keras_models import BATCH, CLASSES, L, batches, compiled, keras, se
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
+from csrun.data import Dataset
 from csrun.keras import KerasModelToCerebrasEstimator
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -126,12 +127,44 @@ class OwnMetrics(keras.Sequential):
         return {**found, "distance": self.distance.result(), "last": keras.ops.max(y_pred)}
 
 
+class WithoutLabels(keras.Sequential):
+    """A model of features, which computes its loss and metrics itself."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.size = keras.metrics.Mean(name="size")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """A mean square."""
+        return ops.mean(ops.square(y_pred))
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """A mean of outputs, since there are no labels."""
+        self.size.update_state(ops.abs(y_pred) if y is None else y)
+        return self.get_metrics_result()
+
+
 class ReadsWeights(keras.Sequential):
     """A model whose metrics are of its weights."""
 
     def get_metrics_result(self):
         """A norm of a kernel."""
         return {"norm": keras.ops.norm(self.layers[0].kernel)}
+
+
+def test_metrics_of_the_models_own_class_without_labels_are_those_of_keras(tmp_path):
+    def build():
+        seed(1)
+        model = WithoutLabels([keras.Input((20,)), L.Dense(CLASSES)])
+        model.compile("sgd")
+        return model
+
+    model, estimator = build(), KerasModelToCerebrasEstimator(build, tmp_path)
+    wanted = model.fit(X, **SETTINGS, verbose=0).history["size"]
+    assert estimator.fit(X, **SETTINGS).history["size"] == pytest.approx(wanted, rel=1e-5)
+    dataset = Dataset.from_arrays(X).batch(BATCH)
+    found = estimator.evaluate(lambda params: dataset)["size"]
+    assert found == pytest.approx(model.evaluate(X, verbose=0, return_dict=True)["size"], rel=1e-5)
 
 
 def test_metrics_of_the_models_own_class_are_those_of_keras(tmp_path, caplog):
