@@ -165,6 +165,20 @@ def _named_layer() -> Iterator[None]:
 
 
 @contextmanager
+def _named_missing_loss(model: Any) -> Iterator[None]:
+    """Raises: UsageError for a model without a loss"""
+    try:
+        yield
+    except ValueError as error:
+        if "No loss to compute" not in str(error):
+            raise
+        raise UsageError(
+            f"Keras model {model.name!r} has no loss: give compile() a loss, or override "
+            "compute_loss()"
+        ) from error
+
+
+@contextmanager
 def _advice_on_statistics(model: Any, options: CompileOptions, samples: int) -> Iterator[None]:
     """Add alternatives to the error of a layer that needs statistics of the whole batch.
 
@@ -291,9 +305,10 @@ class _KerasStep:
                 self.masks = masks_of(self.outputs)
             if self._mode is RunMode.PREDICT:
                 return None
-            loss = model.keras._compute_loss(  # omits `training` if compute_loss does not take it
-                x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
-            )
+            with _named_missing_loss(model.keras):  # omits `training` if the class does not take it
+                loss = model.keras._compute_loss(
+                    x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
+                )
         if trains:
             self._assign(tensors, scope)
         return loss

@@ -148,3 +148,14 @@ def test_a_layer_is_refused_with_its_line(message, tmp_path):
     estimator = KerasModelToCerebrasEstimator(build, tmp_path)
     with pytest.raises(UsageError, match=f"^{message}"):
         estimator.train(lambda params: Dataset.from_batches(batches("mlp", 1)))
+
+
+def test_a_model_without_a_loss_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((20,)), L.Dense(CLASSES)], name="plain")
+    model.compile("sgd")
+    with pytest.raises(
+        UsageError, match=r"^Keras model 'plain' has no loss: give compile.. a loss"
+    ):
+        KerasModelToCerebrasEstimator(model, tmp_path).train(
+            lambda params: Dataset.from_batches(batches("mlp", 1))
+        )
