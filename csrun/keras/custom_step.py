@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
@@ -24,9 +26,17 @@ _ONE_UPDATE = (
 
 
 def has_custom_step(model: Any) -> bool:
-    """Return whether the class of a model overrides train_step."""
-    module: str = type(model).train_step.__module__
+    """Return whether the class of a model, or the model itself, overrides train_step."""
+    module: str = model.train_step.__module__
     return module.split(".")[0] != "keras"
+
+
+def code_of(step: Any) -> CodeType:
+    """Return the code of a model's step: a method, or a function that the script has set."""
+    while isinstance(step, partial):
+        step = step.func
+    found: CodeType = inspect.unwrap(step).__code__
+    return found
 
 
 class CustomStep:
@@ -163,7 +173,7 @@ class CustomStep:
             yield
 
     def _refusal(self, what: str, remedy: str = _ONE_UPDATE) -> UsageError:
-        code = inspect.unwrap(type(self._model).train_step).__code__
+        code = code_of(self._model.train_step)
         return UsageError(
             f"{code.co_filename}:{code.co_firstlineno}: {type(self._model).__name__}.train_step "
             f"{what}: {remedy}"

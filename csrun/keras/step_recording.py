@@ -1,6 +1,5 @@
 """Tracing of a Keras model: forward, loss and backward pass, recorded once per mode."""
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
-from csrun.keras.custom_step import CustomStep, CustomStepMetrics, has_custom_step
+from csrun.keras.custom_step import CustomStep, CustomStepMetrics, code_of, has_custom_step
 from csrun.keras.host_metrics import (
     FitMetrics,
     KerasMetrics,
@@ -128,14 +127,13 @@ _STEPS = {
 
 def _require_plain_step(model: Any, mode: RunMode) -> None:
     """Raises: UsageError for a model that overrides its step, which csrun does not call"""
-    kind = type(model)
     for name in _STEPS[mode]:
-        step = getattr(kind, name)
+        step = getattr(model, name)
         if step.__module__.split(".")[0] == "keras":
             continue
-        code = inspect.unwrap(step).__code__
+        code, kind = code_of(step), type(model).__name__
         raise UsageError(
-            f"{code.co_filename}:{code.co_firstlineno}: {kind.__name__}.{name} is not called: "
+            f"{code.co_filename}:{code.co_firstlineno}: {kind}.{name} is not called: "
             "csrun records call(), compute_loss() and the optimizer, and calls compute_metrics(): "
             "move what it computes there"
         )

@@ -38,6 +38,11 @@ class Named(Super):
         accuracy = super().train_step(data)["accuracy"]
         return {"loss": ops.mean(data[0]), "accuracy": accuracy}
 
+    def get_metrics_result(self):
+        """Results of the metrics, by name."""
+        found = super().get_metrics_result()
+        return {name: found[name] for name in ("accuracy", "loss")}
+
 
 class SuperFunctional(keras.Model):
     """A functional model that calls the built-in step."""
@@ -115,6 +120,13 @@ def penalized(kind):
     return classifier(kind, activity_regularizer=keras.regularizers.L2(0.1))
 
 
+def with_a_step_of_the_instance():
+    model = classifier(keras.Sequential)
+    built_in = model.train_step
+    model.train_step = lambda data: {**built_in(data), "batch_max": ops.max(data[0])}
+    return model
+
+
 def two_outputs():
     seed(1)
     x = keras.Input((20,))
@@ -139,7 +151,8 @@ def autoencoder():
         (lambda: penalized(Super), (X, Y), "auto"),
         (lambda: classifier(Named), (X, Y), "auto"),
         (lambda: penalized(Recipe), (X, Y), "auto"),
-        (lambda: classifier(Recipe), (X, Y), 8),
+        (lambda: penalized(Recipe), (X, Y), 8),
+        (with_a_step_of_the_instance, (X, Y), "auto"),
         (two_outputs, (X, [X[:, :3], X[:, 3:4]]), "auto"),
         (autoencoder, (X,), "auto"),
     ],
@@ -149,6 +162,7 @@ def autoencoder():
         "names of metrics",
         "recipe",
         "recipe in micro-batches",
+        "set on the model",
         "two outputs",
         "autoencoder",
     ],
