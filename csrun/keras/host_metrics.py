@@ -14,8 +14,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 
 from csrun.base.errors import UsageError
 from csrun.executable.arrays import Array
+from csrun.keras.custom_metrics import CustomMetrics, has_custom_metrics, logs_of
 from csrun.keras.metric_calls import MetricCall
-from csrun.keras.own_metrics import OwnMetrics, has_own_metrics, logs_of
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel
 from csrun.pytorch.lower.to_cirh import output_name
@@ -43,7 +43,7 @@ class KerasMetrics(HostCall):
     taken: int = field(default=0)
 
     def __post_init__(self) -> None:
-        self.own = OwnMetrics(self.model, [call.metric for call in self.calls])
+        self.own = CustomMetrics(self.model, [call.metric for call in self.calls])
 
     @classmethod
     def of(cls, model: KerasModel, measured: Any, calls: Sequence[MetricCall]) -> Self:
@@ -72,7 +72,7 @@ class KerasMetrics(HostCall):
         (x, *labels), predictions, masks, given = tree_unflatten(arrays, self.spec)
         for call, (values, of_values) in zip(self.calls, given, strict=True):
             call.repeat(values, of_values)
-        if labels or has_own_metrics(self.model):
+        if labels or has_custom_metrics(self.model):
             self._update_compiled(x, *(labels or (None,)), predictions=predictions, masks=masks)
 
     def _update_compiled(self, x: Any, y: Any, *weights: Any, predictions: Any, masks: Any) -> None:
@@ -85,7 +85,7 @@ class KerasMetrics(HostCall):
             # _compile_loss updates the loss metrics, and multiplies the masks into `weights`, which
             # update_state reads below.
             self.model._compile_loss(y, predictions, *weights)
-        if has_own_metrics(self.model):
+        if has_custom_metrics(self.model):
             self.own.update(x, y, predictions, *weights)
         elif (compiled := self.model._compile_metrics) is not None:
             compiled.update_state(y, predictions, *weights)
@@ -107,7 +107,7 @@ class KerasMetrics(HostCall):
         """Return the metrics by name as Keras logs them: numbers, or arrays of several."""
         if not self.taken:
             return {}
-        has_own = has_own_metrics(self.model)
+        has_own = has_custom_metrics(self.model)
         found = self.own.logs() if has_own else logs_of(self._metrics)
         return {name: logged(value) for name, value in found.items() if name != LOSS}
 
@@ -189,7 +189,7 @@ def has_metrics(model: Any, calls: Sequence[MetricCall]) -> bool:
 
     calls: of metrics in the step.
     """
-    return bool(_metrics_of(model, calls)) or has_own_metrics(model)
+    return bool(_metrics_of(model, calls)) or has_custom_metrics(model)
 
 
 def _metrics_of(model: Any, calls: Sequence[MetricCall]) -> list[Any]:
@@ -197,7 +197,7 @@ def _metrics_of(model: Any, calls: Sequence[MetricCall]) -> list[Any]:
     updates itself.
     """
     compiled = model._compile_metrics
-    if has_own_metrics(model):
+    if has_custom_metrics(model):
         return [each for each in model.metrics if each is not model._loss_tracker]
     called = {id(call.metric): call.metric for call in calls}
     return [*([] if compiled is None else [compiled]), *_losses_of(model), *called.values()]
@@ -225,7 +225,7 @@ def _number(name: str, value: Any) -> float:
 def warn_of_layer_metrics(model: Any, calls: Sequence[MetricCall]) -> None:
     """Warn of metrics of layers that the step does not update, which are not computed."""
     updated = {id(call.metric) for call in calls}
-    for layer in model._flatten_layers(include_self=not has_own_metrics(model)):
+    for layer in model._flatten_layers(include_self=not has_custom_metrics(model)):
         for metric in layer._metrics:
             if id(metric) not in updated:
                 log.warning(

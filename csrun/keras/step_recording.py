@@ -20,6 +20,7 @@ from csrun.compiler import CompileError, CompileOptions, rebatch, separate_updat
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
+from csrun.keras.custom_metrics import has_custom_metrics
 from csrun.keras.custom_step import CustomStep, CustomStepMetrics, code_of, has_custom_step
 from csrun.keras.host_metrics import (
     FitMetrics,
@@ -32,7 +33,6 @@ from csrun.keras.model_call import plain_errors, without_host_draws
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
-from csrun.keras.own_metrics import has_own_metrics
 from csrun.keras.recorded_dropout import recorded_dropout
 from csrun.keras.step_scope import StepScope
 from csrun.keras.torch_backend import keras
@@ -93,7 +93,7 @@ def trace_keras(
     if is_measured and step.custom is None:
         warn_of_layer_metrics(model.keras, step.calls)
         has_compiled = len(step.batch) > 1 and has_metrics(model.keras, step.calls)
-        is_measured = has_compiled or bool(step.calls) or has_own_metrics(model.keras)
+        is_measured = has_compiled or bool(step.calls) or has_custom_metrics(model.keras)
     specs = dataset.element_spec()
     recording = _with_names(recording, dataset.names(len(specs)))
     wanted = _refs(step.outputs) if mode is RunMode.PREDICT else []
@@ -268,7 +268,7 @@ class _KerasStep:
 
         Features are among them if the model's class computes metrics itself.
         """
-        first = self.batch[0] if has_own_metrics(self._model.keras) else ()
+        first = self.batch[0] if has_custom_metrics(self._model.keras) else ()
         given = [call.outputs for call in self.calls]
         if self.custom is not None:
             return given, self.custom.values

@@ -112,7 +112,7 @@ def test_the_result_of_a_metric_is_refused_in_a_step(tmp_path):
         KerasModelToCerebrasEstimator(measured(UsesResult), tmp_path).fit(X, Y, **SETTINGS)
 
 
-class OwnMetrics(keras.Sequential):
+class CustomMetrics(keras.Sequential):
     """A model that computes metrics by a method of its own, and does not update one of them."""
 
     def __init__(self, *args, **options):
@@ -168,7 +168,7 @@ def test_metrics_of_the_models_own_class_without_labels_are_those_of_keras(tmp_p
 
 
 def test_metrics_of_the_models_own_class_are_those_of_keras(tmp_path, caplog):
-    def build(kind=OwnMetrics):
+    def build(kind=CustomMetrics):
         seed(1)
         return compiled(kind([keras.Input((20,)), L.Dense(CLASSES)]))
 
@@ -178,7 +178,7 @@ def test_metrics_of_the_models_own_class_are_those_of_keras(tmp_path, caplog):
     estimator = KerasModelToCerebrasEstimator(build(), tmp_path / "own")
     results = estimator.fit(X, Y, **given, validation_batch_size=7).history
     assert {*history} - {*results} == {"forgotten", "val_forgotten"}
-    assert "metric forgotten is not computed: OwnMetrics.compute_metrics does not" in caplog.text
+    assert "metric forgotten is not computed: CustomMetrics.compute_metrics does not" in caplog.text
     for name, values in results.items():
         assert values == pytest.approx(history[name], rel=1e-5), name
     reads = "^ReadsWeights.compute_metrics reads the weight .*/kernel, which the chief does not"

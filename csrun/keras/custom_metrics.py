@@ -16,7 +16,7 @@ log = logging.getLogger("csrun")
 _METHODS = ("compute_metrics", "get_metrics_result")
 
 
-def has_own_metrics(model: Any) -> bool:
+def has_custom_metrics(model: Any) -> bool:
     """Return whether the model's class overrides how metrics are computed."""
     methods = (getattr(type(model), name) for name in _METHODS)
     return any(method.__module__.split(".")[0] != "keras" for method in methods)
@@ -31,7 +31,7 @@ def logs_of(metrics: Iterable[Any]) -> dict[str, Any]:
     return found
 
 
-class OwnMetrics:
+class CustomMetrics:
     """Calls of a model's compute_metrics in the chief, which has no current weights.
 
     updated: metrics that the step updates, too.
@@ -46,7 +46,7 @@ class OwnMetrics:
     def reset(self) -> None:
         """Reset all metrics of the model."""
         self.returned = None
-        if has_own_metrics(self._model):
+        if has_custom_metrics(self._model):
             self._model.reset_metrics()
 
     def update(self, x: Any, y: Any, predictions: Any, sample_weight: Any = None) -> None:
