@@ -1,4 +1,4 @@
-"""What compiles take: fc_mnist's beyond the start of Python; 1,000 layers', in seconds of CPU."""
+"""What compiles take: fc_mnist's time beyond the start of Python, CPU time of larger models."""
 
 import os
 import re
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
 from result import Result, interleaved
 
 FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
@@ -21,6 +22,8 @@ IMPORTS = "imports"
 CACHED = "--compile_only, again"
 DEEP_LIMITS_S = {"--validate_only": 4.0, "--compile_only": 6.0}
 DEEP_ROUNDS = 3
+NUMPY, MACHINE_CODE = "numpy", "llvm"
+GPT_TOKENS, GPT_LIMIT = 100_000, 1.5
 
 
 def compile_times() -> list[Result]:
@@ -76,6 +79,31 @@ def deep_compile_times() -> list[Result]:
     return found
 
 
+def machine_code_times() -> list[Result]:
+    """Of GPT-2 small, a whole command: with machine code beside NumPy kernels, nothing cached."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.bin").write_bytes(bytes(2 * GPT_TOKENS))
+        model = FOLDER.parent / "gpt2"
+        sides = {}
+        for kernels in (NUMPY, MACHINE_CODE):
+            params = yaml.safe_load((model / "configs" / "params_small.yaml").read_text())
+            params["train_input"]["file"] = str(folder / "train.bin")
+            params["runconfig"]["kernels"] = kernels
+            path = folder / f"{kernels}.yaml"
+            path.write_text(yaml.safe_dump(params))
+            command = [str(model / "run.py"), "--params", str(path), "--compile_only"]
+            sides[kernels] = lambda command=command: _cpu_seconds(
+                [*command, "--model_dir", _new(folder)], Path(_new(folder))
+            )
+        medians = interleaved(sides, DEEP_ROUNDS)
+    ratio = medians[MACHINE_CODE] / medians[NUMPY]
+    return [
+        Result("compile", "GPT-2 small compiles", f"kernels: {MACHINE_CODE}", "s of CPU",
+               medians[MACHINE_CODE], f"kernels: {NUMPY}", ratio, DEEP_ROUNDS, at_most=GPT_LIMIT)
+    ]  # fmt: skip
+
+
 def _new(folder: Path) -> str:
     return tempfile.mkdtemp(dir=folder)
 
@@ -83,7 +111,8 @@ def _new(folder: Path) -> str:
 def _cpu_seconds(arguments: list[str], folder: Path) -> float:
     """Time that Python takes of all cores, as user and system."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {**os.environ, "CSRUN_STATE_DIR": f"{folder}/state"}
+    own = {"CSRUN_STATE_DIR": f"{folder}/state", "XDG_CACHE_HOME": f"{folder}/cache"}
+    environment = {**os.environ, **own}
     command = [sys.executable, *arguments]
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -100,5 +129,5 @@ def _seconds(command: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    for result in compile_times() + deep_compile_times():
+    for result in compile_times() + deep_compile_times() + machine_code_times():
         result.print()

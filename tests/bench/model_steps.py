@@ -86,7 +86,7 @@ class Training:
         executable = self.by_numpy if by_numpy else self.executable
         return program_step(executable, self.weights, self.flat, threads)
 
-    def theirs(self, autocast: bool = False) -> Step:
+    def theirs(self, autocast: bool = False, compiled: bool = False) -> Step:
         """One step of the same network in PyTorch; autocast: products of bfloat16."""
         import torch
         from support.torch_bert import TorchBert
@@ -96,11 +96,12 @@ class Training:
         peer_of = TorchBert if isinstance(batch[0], dict) else TorchGpt2
         peer = peer_of(torch, self.weights, self.params.model)
         optimizer = torch.optim.AdamW(list(peer.weights.values()), RATE, weight_decay=DECAY)
+        loss_of = torch.compile(peer.loss) if compiled else peer.loss
 
         def run() -> None:
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                loss = peer.loss(*batch)
+                loss = loss_of(*batch)
             loss.backward()
             optimizer.step()
 
