@@ -193,7 +193,7 @@ def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
     """Return the size up to which layers are grouped; shards of a matrix must stay separate
     groups.
     """
-    if options.at_once > 1:
+    if options.minibatches_in_flight > 1:
         return 0  # one pipeline stage per layer
     is_cut = any(isinstance(op, ParameterOp) and op.part is not None for op in model.parameters)
     most = options.part_bytes if is_cut else options.max_group_bytes
@@ -285,7 +285,7 @@ def _plan(
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
         visits=placed.visits,
-        schedule=_schedule(placed.visits, options.at_once),
+        schedule=_schedule(placed.visits, options.minibatches_in_flight),
         arena_bytes=placed.arena_bytes,
         store_in_arena=not options.is_streaming,
         store=placed.store,

@@ -342,6 +342,17 @@ class Dataset:
         again = Dataset.from_batches(repeat({f"array_{n}": x for n, x in enumerate(batch)}))
         return Dataset(again._source, Level.BATCH, again.operators, self._elements)
 
+    def in_parts(self, parts: int) -> "Dataset | None":
+        """Return the data set of equal parts of the batches, in order; None if they cannot be made
+        one by one.
+
+        Functions after `batch` get a part instead of a batch. Parts can be made of an indexable
+        chain with `batch`, without an incomplete batch, and not sharded by file or by the user.
+        """
+        source, is_common = self._source, self.sharding is Sharding.BATCH
+        found = source.in_parts(parts) if isinstance(source, Indexed) and is_common else None
+        return None if found is None else replace(self, _source=found)
+
     def deliveries(
         self, start: int = 0, stride: int = 1, clock: StageClock | None = None
     ) -> Iterator[Delivery]:

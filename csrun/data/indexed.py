@@ -59,7 +59,8 @@ class Indexed:
     """Samples in an order and, after `batch`, batches of them.
 
     order: of samples. batches, reader: order and reader of the batches, None before `batch`.
-    length: samples per pass of the source.
+    length: samples per pass of the source. parts: equal parts that a batch is read in, each as a
+        batch of its own; the parts of a batch have consecutive numbers.
     """
 
     samples: Samples
@@ -68,11 +69,13 @@ class Indexed:
     drop_remainder: bool = False
     batches: Order | None = None
     reader: BatchReader | None = None
+    parts: int = 1
 
     @property
     def cardinality(self) -> int | None:
         """Number of batches, None if endless."""
-        return self._batched()[0].length
+        whole = self._batched()[0].length
+        return None if whole is None else whole * self.parts
 
     @property
     def outer_order(self) -> Order:
@@ -84,6 +87,15 @@ class Indexed:
         if self.batches is None:
             return replace(self, order=order)
         return replace(self, batches=order)
+
+    def in_parts(self, parts: int) -> "Indexed | None":
+        """Return the equal parts of all batches; None if there is an incomplete batch, or a batch
+        is read as a whole.
+        """
+        samples = self.order.length
+        is_complete = self.drop_remainder or samples is None or samples % self.batch_size == 0
+        can_split = self.reader is not None and self.batch_size % parts == 0 and is_complete
+        return replace(self, parts=parts) if can_split else None
 
     def deliveries(
         self, start: int, stride: int, threads: int, ahead: int, clock: StageClock
@@ -110,7 +122,8 @@ class Indexed:
 
     def number_of(self, position: int) -> int:
         """Return the number of the batch at a position of the data set."""
-        return int(self._batched()[0].at(0, np.array([position]))[0])
+        position, part = divmod(position, self.parts)
+        return int(self._batched()[0].at(0, np.array([position]))[0]) * self.parts + part
 
     def read(self, number: int, clock: StageClock) -> Batch | LazyBatch:
         """Read the batch with a number."""
@@ -142,14 +155,13 @@ class Indexed:
 
     def _extent(self, number: int) -> tuple[int, int, int]:
         """Return the sample positions of a batch, and its pass."""
-        samples, epoch = self.order.length, 0
+        samples, epoch, size = self.order.length, 0, self.batch_size // self.parts
         if samples is None:
-            start = number * self.batch_size
-            return start, start + self.batch_size, epoch
+            return number * size, (number + 1) * size, epoch
         whole, rest = divmod(samples, self.batch_size)
-        epoch, number = divmod(number, whole + (rest > 0 and not self.drop_remainder))
-        start = number * self.batch_size
-        return start, min(start + self.batch_size, samples), epoch
+        batches = whole + (rest > 0 and not self.drop_remainder)
+        epoch, number = divmod(number, batches * self.parts)
+        return number * size, min((number + 1) * size, samples), epoch
 
 
 def _until_end(deliveries: Generator[Delivery]) -> Generator[Delivery]:

@@ -306,7 +306,15 @@ def run_request(
         memoryx_names(context.memoryx),
         tuple(map(swarmx_name, context.swarmx)),
         run.is_pushed,
+        _parts(run, executable.plan),
     )
+
+
+def _parts(run: EstimatorRun, plan: Plan) -> int:
+    """Return the number of parts that streamers make of each batch: one for each replica."""
+    if plan.replicas == 1 or run.is_pushed or run.dataset.in_parts(plan.replicas) is None:
+        return 1
+    return plan.replicas
 
 
 def checkpoint_space(

@@ -1,6 +1,6 @@
 """Arrays in memory blocks: types, alignment and views."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from math import prod
 from typing import Self
@@ -52,6 +52,22 @@ class ReusedBatch(tuple[Array, ...]):
         batch = super().__new__(cls, arrays)
         batch.number = next(_numbers)
         return batch
+
+
+class SplitBatch(tuple[Array, ...]):
+    """Batch in equal parts, each a batch of its own; it has no arrays of the whole batch."""
+
+    parts: Sequence[Batch]
+
+    def __new__(cls, parts: Sequence[Batch]) -> Self:
+        batch = super().__new__(cls)
+        batch.parts = parts
+        return batch
+
+    @property
+    def whole(self) -> Batch:
+        """A copy of the whole batch."""
+        return tuple(map(np.concatenate, zip(*self.parts, strict=True)))
 
 
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:

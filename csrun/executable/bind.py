@@ -165,12 +165,14 @@ class Runtime:
     mark: callback at the beginning of each layer, with its index or NO_LAYER, in programs compiled
         with marks.
     threads: number of threads of machine code.
+    replica_threads: number of threads that each compute replicas of the model.
     record: callback with each value, in programs that record or measure values.
     """
 
     seed: int
     mark: Callable[[int], None] = _unmarked
     threads: int = 1
+    replica_threads: int = 1
     record: Record = _unrecorded
 
 

@@ -198,8 +198,8 @@ class MinibatchVisit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Split of a step's batch; compile options that are stored in the plan.
 
-    Each of `systems` computes an equal share of the batch, in `micro_batches` one after the other.
-    A micro-batch is split over `replicas` of the model, and each replica's share into
+    Each of `systems` computes an equal share of the batch, and each of its `replicas` of the model
+    an equal part of this share, in `micro_batches` one after the other. A micro-batch is split into
     `minibatches_in_flight`. accumulates: a step may have several batches.
     """
 
@@ -211,7 +211,7 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def at_once(self) -> int:
-        """Number of minibatches of a micro-batch, over all replicas."""
+        """Number of minibatches that have buffers at a time, over all replicas."""
         return self.replicas * self.minibatches_in_flight
 
     @property
@@ -274,10 +274,11 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
 
     With several minibatches the program works on one minibatch at a time. `inputs` are those of the
     global batch; everything else describes one minibatch. Buffers of minibatch j are shifted by j *
-    `minibatch_stride_bytes`, and `schedule` is the order of the calls. Gradients of all but the
-    first minibatch are written to the arena at `partial_offset_bytes` and then added to the
+    `minibatch_stride_bytes`, and `schedule` is the order of a replica's calls. Gradients of all but
+    the first minibatch are written to the arena at `partial_offset_bytes` and then added to the
     store's; so are those of all minibatches if they are 16-bit words that the store sums in
-    float32. With one minibatch the schedule is `visits`.
+    float32. With one minibatch the schedule is `visits`. Replicas are described by
+    `csrun.executable.replica_plan`.
 
     Before that, a batch is split into `micro_batches`, which are computed one after the other in
     the same memory; minibatches are parts of a micro-batch. The first micro-batch writes its

@@ -100,7 +100,8 @@ class InputUse:
         ordered = sorted(rates, key=lambda rate: rate.delivered)
         slowest, typical = ordered[0], ordered[len(ordered) // 2].delivered
         # Without waits: the rate of the steps if batches were always ready.
-        asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
+        batches = sum(total.batches for total in self._sums)
+        asked_of_all = batches / max(self.seconds - self.wait_s, 1e-9)
         streamers = len(self._sums)
         usual = typical if _is_straggler(slowest.delivered, typical) else slowest.delivered
         return InputVerdict(

@@ -54,6 +54,45 @@ def test_streamers_in_turn_give_the_serial_order(
         assert all(np.array_equal(a, b) for a, b in zip(got, batch, strict=True))
 
 
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda: dataset().shuffle(3).repeat().batch(16),
+        lambda: dataset().batch(12, drop_remainder=True).shuffle(5).repeat(),
+        lambda: dataset().batch(8, drop_remainder=True).repeat(3).map(lambda x, y: (x + 1, y)),
+        lambda: dataset().shuffle(1).batch(8, drop_remainder=True).cache().repeat(),
+        lambda: dataset().map(lambda x, y: (x + y, y)).batch(12, drop_remainder=True).prefetch(2),
+    ],
+)
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_parts_of_a_batch_follow_each_other(chain: Callable[[], Dataset], parts: int) -> None:
+    whole = list(islice(chain().batches(3, 2), 9))
+    split = chain().in_parts(parts)
+    assert split is not None
+    readers = [split.batches(3 * parts + part, 2 * parts) for part in range(parts)]
+    for batch in whole:
+        pieces = [next(reader) for reader in readers]
+        assert {len(piece[1]) for piece in pieces} == {len(batch[1]) // parts}
+        for array, *of_array in zip(batch, *pieces, strict=True):
+            np.testing.assert_array_equal(np.concatenate(of_array), array)
+    if len(whole) < 9:
+        assert all(next(reader, None) is None for reader in readers)
+    assert split.element_spec()[0].shape[0] == len(whole[0][1]) // parts
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda: dataset().batch(16),  # the last batch has 7 samples
+        lambda: dataset().batch(15, drop_remainder=True),
+        lambda: dataset().repeat().batch(16).filter(lambda x, y: True),
+        lambda: Dataset.from_batches([(np.zeros((8, 3)), np.zeros(8))] * 4),
+    ],
+)
+def test_other_batches_are_made_as_a_whole(chain: Callable[[], Dataset]) -> None:
+    assert chain().in_parts(2) is None
+
+
 def large(size: int = 2000) -> Dataset:
     return Dataset.from_arrays(np.zeros((3000, 5), np.float32)).shuffle(1).batch(size)
 

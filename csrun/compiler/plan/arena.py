@@ -30,6 +30,7 @@ from csrun.executable import (
     aligned,
     nbytes_of,
 )
+from csrun.executable.replica_plan import largest_sent_bytes
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,16 @@ def with_samples(
 
 def _partial_bytes(layout: Layout, store: StoreLayout, options: CompileOptions) -> int:
     """Return the size of one group's gradients of a later minibatch or batch, before they are
-    added.
+    added, in each replica; and of all gradients of the replicas after the first.
 
-    Also of the first one, if they are words and the store has float32 sums.
+    Also of the first minibatch, if they are words and the store has float32 sums.
     """
     trains = options.run_mode is RunMode.TRAIN
     sums_words = trains and layout.is_half and not store.has_half_gradients
     if not (options.adds_gradients or sums_words):
         return 0
-    return max((aligned(group.sent_bytes) for group in layout.groups), default=0)
+    later = (options.replicas - 1) * store.gradients_bytes
+    return options.replicas * largest_sent_bytes(layout.groups) + later
 
 
 def _kept_bytes(model: MatchedModel, options: CompileOptions) -> int:

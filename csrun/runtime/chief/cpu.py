@@ -98,7 +98,7 @@ class CpuProgram:
         self.fed, self.feeding = fed, fed.feeding
         arena, store = memory.arena, memory.store
         threads = threads_of(plan, cpus_of(plan, memory.threads))
-        runtime = replace(memory.runtime, threads=threads.kernels)
+        runtime = threads.over(memory.runtime)
         self._blas_threads = threads.blas
         sent = SentWeights(executable, store)
         program = sent.after_updates(executable.update_program(store, runtime))

@@ -12,6 +12,7 @@ from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.arrays import Array, Batch, Bytes
 from csrun.executable.bind import store_of
+from csrun.executable.replica_plan import inputs_of_part
 from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
 from csrun.runtime.chief.machine import Feed, StoreState, UpdatePause
@@ -58,6 +59,7 @@ class RunRequest:
     memoryx: names of the MemoryX tasks, at least one if weights are streamed.
     swarmx: names of the SwarmX tasks, needed by several systems if nodes are separate machines.
     is_pushed: as in `Feed`, for this program.
+    parts: number of parts that streamers make of each batch, one for each replica of the model.
     """
 
     executable: Executable
@@ -75,6 +77,7 @@ class RunRequest:
     memoryx: tuple[str, ...] = (MEMORYX,)
     swarmx: tuple[str, ...] = ()
     is_pushed: bool = False
+    parts: int = 1
 
 
 class RunPeers:
@@ -124,12 +127,15 @@ class RunPeers:
         first = request.first if request.batch is None else request.batch
         # Before programs are loaded, so that streamers make their first batches meanwhile.
         if not request.is_pushed:
-            self._streamers.start(plan, 0, first, request.last, request.data, request.data_order)
+            data = request.data, request.data_order, request.parts
+            self._streamers.start(plan, 0, first, request.last, *data)
         lanes = self._lanes(request, wafers)
         if not plan.store_in_arena:
             notify(self._make_stores(request))
         notify(log_lines.PROGRAMMING)
-        loading = self._loading(request.executable, first, is_pushed=request.is_pushed)
+        loading = self._loading(
+            request.executable, first, is_pushed=request.is_pushed, parts=request.parts
+        )
         if lanes:
             self._wafers.load_with_connections(loading, lanes)
         else:
@@ -314,6 +320,7 @@ class RunPeers:
         batches_of: int | None = None,
         *,
         is_pushed: bool = False,
+        parts: int = 1,
     ) -> messages.LoadWafer:
         plan, rings = executable.plan, RINGS if is_pushed else len(self._streamers.names)
         return messages.LoadWafer(
@@ -323,7 +330,7 @@ class RunPeers:
             self._request.settings.seed,
             first,
             rings,
-            ring_slots_for(rings, plan.inputs),
+            ring_slots_for(rings, inputs_of_part(plan.inputs, parts), parts),
             result_slots(plan),
             servers=len(self._memoryx),
             remote_stores=self._memoryx if self._stores and self._stores.are_remote else (),
@@ -331,6 +338,7 @@ class RunPeers:
             disks=self._stores.disks if self._stores else (),
             trace_steps=self._request.settings.trace_steps,
             cpus=cpus_of(plan, self._request.settings.threads),
+            parts=parts,
         )
 
     def _add_rings(self, plan: Plan, source: int, is_pushed: bool = False) -> None:

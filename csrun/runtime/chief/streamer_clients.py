@@ -8,6 +8,7 @@ from functools import partial
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import Plan
+from csrun.executable.replica_plan import inputs_of_part
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
@@ -40,6 +41,7 @@ class ChiefStreamers:
         self._relay = BatchRelay()
         self._passes = 0  # passes begun so far
         self._data_of: dict[int, int] = {}  # data set indices by program
+        self._parts_of: dict[int, int] = {}  # parts of a batch by program
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,25 +70,29 @@ class ChiefStreamers:
         last: int | None,
         data: int = 0,
         data_order: bytes = b"",
+        parts: int = 1,
     ) -> None:
         """Start streaming a program's batches from `first` on, from a data set by index.
 
-        data_order: description of the data set's order.
+        data_order: description of the data set's order. parts: of each batch, each from the next
+        streamer.
         """
-        self._data_of[source] = data
+        self._data_of[source], self._parts_of[source] = data, parts
         self._send_data_order(data, data_order)
-        for name, own in self._turns(first):
+        inputs = inputs_of_part(plan.inputs, parts)
+        for name, own in self._turns(first * parts):
             self._peers[name].send(
                 messages.StartStreaming(
-                    plan.inputs,
+                    inputs,
                     own,
                     len(self.names),
-                    last,
-                    ring_slots_for(len(self.names), plan.inputs),
+                    None if last is None else last * parts,
+                    ring_slots_for(len(self.names), inputs, parts),
                     self._settings,
                     source,
                     data,
                     self.readers,
+                    parts,
                 )
             )
 
@@ -94,8 +100,10 @@ class ChiefStreamers:
         """Begin a pass over the data of a program with its own batches; return the pass number."""
         self._passes += 1
         self._send_data_order(self._data_of[source], data_order)
-        for name, own in self._turns(first):
-            self._peers[name].send(messages.BeginPass(source, self._passes, own, last))
+        parts = self._parts_of[source]
+        end = None if last is None else last * parts
+        for name, own in self._turns(first * parts):
+            self._peers[name].send(messages.BeginPass(source, self._passes, own, end))
         return self._passes
 
     def end(self, source: int) -> None:
@@ -110,12 +118,14 @@ class ChiefStreamers:
 
         One at a time, for the caller to close or keep: each has three descriptors.
         """
-        slots = ring_slots_for(len(self.names), plan.inputs)
+        parts = self._parts_of[source]
+        inputs = inputs_of_part(plan.inputs, parts)
+        slots = ring_slots_for(len(self.names), inputs, parts)
         for name in self.names:
             channel = self._peers[name]
             if isinstance(channel, TcpChannel):
                 self._peers.expect(name, messages.RingReady, 0)
-                yield self._relay.add(channel, source, plan.inputs, slots, self.readers)
+                yield self._relay.add(channel, source, inputs, slots, self.readers)
             else:
                 count = 1 + COUNTERS * self.readers
                 _, (memory, *counters) = self._peers.expect(name, messages.RingReady, count)

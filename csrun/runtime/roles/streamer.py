@@ -98,7 +98,7 @@ class _Stream:
         self._recorder = recorder
         self.ring, self.data = ring, request.data
         self.is_open = True
-        self._request, self._dataset = request, dataset
+        self._request, self._dataset = request, _in_parts(dataset, request.parts)
         self._pass = 0
         self._is_primed = False
 
@@ -117,7 +117,7 @@ class _Stream:
     def make(self, control: Channel) -> None:
         """Make one batch into the ring, which has room; the first one is reported to the chief."""
         slot, number = self.ring.reserve(), self.maker.number
-        began = perf_counter_ns() if self._recorder.at(number) else None
+        began = perf_counter_ns() if self._recorder.at(number // self._request.parts) else None
         made = self.maker.make(slot.arrays)
         if began is not None:
             self._recorder.add(SpanKind.BATCH, number, began)
@@ -126,6 +126,13 @@ class _Stream:
         if not self._is_primed:
             control.send(Primed(self.maker.meter.stages))
             self._is_primed = True
+
+
+def _in_parts(dataset: Dataset, parts: int) -> Dataset:
+    """Return the data set of the parts of its batches."""
+    found = dataset if parts == 1 else dataset.in_parts(parts)
+    assert found is not None, "the chief has the same data set"
+    return found
 
 
 class _StreamerLoop:

@@ -7,7 +7,7 @@ CS system.
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from csrun.base import open_files
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
+from csrun.executable.replica_plan import inputs_of_part
 from csrun.executable.store_places import numbers_view
 from csrun.executable.threads import threads_of
 from csrun.runtime.remote.weights import RemoteWeights
@@ -183,7 +184,7 @@ class _Wafer:
     ) -> _LoadedProgram:
         plan, memory = executable.plan, self._memory
         threads = threads_of(plan, request.cpus)
-        runtime = replace(memory.runtime, threads=threads.kernels)
+        runtime = threads.over(memory.runtime)
         weights = self._weights(executable, request.system, runtime, store_parts, resources)
         batches = self._batches(plan, request)
         arena = memory.arena.bytes
@@ -281,7 +282,8 @@ class _Wafer:
             opened(closing(_ring(plan, request, self._control, turn)))
             for turn in range(request.rings)
         ]
-        return RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN)
+        to_the_last = plan.run_mode is not RunMode.TRAIN
+        return RingSource(rings, request.first_batch, to_the_last, request.parts)
 
 
 def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) -> RingReader:
@@ -289,9 +291,10 @@ def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) 
         control.send(messages.BatchStall(turn, waited_s, ring.entered()))
 
     _, (memory, filled, free) = control.expect(messages.AddRing, descriptors=3)
-    parts, ahead = (memory, filled, free), prefetch_depths(request.rings)
+    descriptors, ahead = (memory, filled, free), prefetch_depths(request.rings, request.parts)
+    inputs = inputs_of_part(plan.inputs, request.parts)
     ring = RingReader(
-        parts, plan.inputs, request.ring_slots, control, overdue, turn=turn, ahead=ahead
+        descriptors, inputs, request.ring_slots, control, overdue, turn=turn, ahead=ahead
     )
     return ring
 

@@ -11,7 +11,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
-from csrun.executable.arrays import Batch, ReusedBatch
+from csrun.executable.arrays import Batch, ReusedBatch, SplitBatch
 from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, BatchCounts, RingReader
@@ -41,15 +41,21 @@ class BatchSource(Protocol):
 class RingSource:
     """Batches of several streamers in turn: batch k comes from streamer k mod N.
 
+    parts: number of parts of a batch, each a batch of a streamer; at most N.
     The data end with the first streamer that ends; with `to_the_last` the others continue.
     """
 
     def __init__(
-        self, rings: Sequence[RingReader], first_batch: int, to_the_last: bool = False
+        self,
+        rings: Sequence[RingReader],
+        first_batch: int,
+        to_the_last: bool = False,
+        parts: int = 1,
     ) -> None:
         self._all = list(enumerate(rings))
         self._rings = list(self._all)  # streamers that have not ended
-        self._turn = first_batch % len(rings)
+        self._parts = parts
+        self._turn = first_batch * parts % len(rings)
         self._uses = [_UseCounter() for _ in rings]
         self._to_the_last = to_the_last
         self._pass = 0
@@ -58,7 +64,7 @@ class RingSource:
     @property
     def slots(self) -> int:
         """Number of batches that all rings together can hold."""
-        return sum(ring.slots for _, ring in self._rings)
+        return sum(ring.slots for _, ring in self._rings) // self._parts
 
     def begin(self, first: int, number: int) -> None:
         """Set the next batch to number `first` of the pass of this number; other batches are
@@ -67,21 +73,34 @@ class RingSource:
         if self._taken is not None:
             self.release()
         self._pass, self._rings = number, list(self._all)
-        self._turn = first % len(self._rings)
+        self._turn = first * self._parts % len(self._rings)
         for _, ring in self._rings:
             ring.discard(number)
 
     def take(self) -> GlobalBatch | None:
         """Return the next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None:
-            self._taken = self._take()
+            self._taken = self._take() if self._parts == 1 else self._take_parts()
         return self._taken
 
-    def _take(self) -> GlobalBatch | None:
+    def _take_parts(self) -> GlobalBatch | None:
+        """Take the parts of a batch; the data end before a first part."""
+        found = []
+        for number in range(self._parts):
+            part = self._take(number)
+            if part is None:
+                return None
+            found.append(part)
+        counts = zip(*(part.made.counts for part in found), strict=True)
+        made = BatchCounts(sum(part.made.rows for part in found), tuple(map(sum, counts)))
+        return GlobalBatch(SplitBatch([part.batch for part in found]), made)
+
+    def _take(self, number: int = 0) -> GlobalBatch | None:
+        """Take the batch of the streamer whose turn it is, or of one of those after it."""
         if not self._rings:
             return None
         asked = awake_s()
-        streamer, ring = self._rings[self._turn]
+        streamer, ring = self._rings[(self._turn + number) % len(self._rings)]
         slot = ring.take()
         header = slot.header.tolist()
         # A streamer may have filled slots of the last pass before it learned of this one.
@@ -108,10 +127,11 @@ class RingSource:
         return self._take()
 
     def release(self) -> None:
-        """Return the slot and continue with the next streamer."""
+        """Return the slots and continue with the next streamer."""
         self._taken = None
-        self._rings[self._turn][1].release()
-        self._turn = (self._turn + 1) % len(self._rings)
+        for _ in range(self._parts):
+            self._rings[self._turn][1].release()
+            self._turn = (self._turn + 1) % len(self._rings)
 
     def used(self) -> tuple[StreamerUse, ...]:
         """Return the cost of the batches taken since the last call, by streamer."""
@@ -147,7 +167,8 @@ class FirstRows:
                 f"the next batch has {taken.made.rows} samples, this program takes {self._most}: "
                 "run the program of the full batch"
             )
-        return GlobalBatch(tuple(array[: self._most] for array in taken.batch), taken.made)
+        batch = taken.batch.whole if isinstance(taken.batch, SplitBatch) else taken.batch
+        return GlobalBatch(tuple(array[: self._most] for array in batch), taken.made)
 
     def release(self) -> None:
         """Release the batch taken last."""

@@ -185,19 +185,19 @@ class RingWriter:
             counter.close()
 
 
-def prefetch_depths(rings: int) -> int:
-    """Return the number of batches that each of this many rings prefetches."""
-    return max(LEAST_RING_SLOTS, BATCHES_AHEAD // rings)
+def prefetch_depths(rings: int, parts: int = 1) -> int:
+    """Return the number of slots that each of this many rings prefetches; parts: of a batch."""
+    return max(LEAST_RING_SLOTS, parts * BATCHES_AHEAD // rings)
 
 
-def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
+def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...], parts: int = 1) -> int:
     """Return the number of slots of each ring: all rings hold BATCHES_AHEAD, or fewer within
     RINGS_BYTES.
 
-    Slots of a burst, which have been read already, are added.
+    Slots of a burst, which have been read already, are added. parts: slots that a batch takes.
     """
     in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
-    return max(LEAST_RING_SLOTS, min(in_bytes, prefetch_depths(streamers) + BURST))
+    return max(LEAST_RING_SLOTS, min(in_bytes, prefetch_depths(streamers, parts) + BURST))
 
 
 def slots_per_release(slots: int, ahead: int) -> int:

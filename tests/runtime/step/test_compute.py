@@ -91,7 +91,8 @@ def test_loss_and_gradients_are_those_of_the_whole_batch_in_pytorch(
         error = np.abs(gradients[name] - reference).max() / np.abs(reference).max()
         assert error < 1e-5, name
     np.testing.assert_allclose(outputs["logits"], hidden.detach()[:rows], rtol=1e-4, atol=1e-5)
-    assert delivered == [2, 1, 0]
+    # minibatches in flight pass through the layers, each a group of its own
+    assert delivered == ([2, 1, 0] if minibatches > 1 else [0])
 
 
 def test_dropout_draws_the_same_masks_however_the_batch_is_split(tmp_path):

@@ -74,13 +74,13 @@ def trained(root, mode, momentum=0.9, **split):
 
 
 def test_bits_are_those_of_minibatches_and_of_weight_streaming(tmp_path):
-    """Minibatches in flight add up in the same order, in another memory."""
+    """Minibatches in flight and replicas add up in the same order, in another memory."""
     losses, state = trained(tmp_path, PIPELINED, minibatches_in_flight=4)
     for mode, split in (
         (PIPELINED, {"micro_batches": 4}),
         (STREAMING, {"micro_batches": 4}),
         (PIPELINED, {"micro_batches": 2, "minibatches_in_flight": 2}),
-        (PIPELINED, {"micro_batches": 2, "replicas": 2}),
+        (PIPELINED, {"replicas": 4}),
     ):
         found, arrays = trained(tmp_path, mode, **split)
         assert found == losses, split

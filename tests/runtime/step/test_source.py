@@ -11,15 +11,18 @@ from support.wires import tcp_channel_pair
 
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
+from csrun.data import Dataset
 from csrun.data.delivery import Delivery
 from csrun.data.input_operators import StageClock
 from csrun.executable import InputSpec, LabelRange
+from csrun.executable.arrays import ReusedBatch
+from csrun.executable.replica_plan import inputs_of_part
 from csrun.runtime.remote.ring import ROOM, BatchRelay, BatchSender
 from csrun.runtime.roles import streamer
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import DataOrderPart, Primed, RingReady, StartStreaming, Stop
-from csrun.runtime.wire.ring import RingReader
+from csrun.runtime.wire.ring import END_OF_DATA, BatchSlot, RingReader
 from csrun.runtime.wire.tcp import summed
 
 INPUTS = (
@@ -117,16 +120,16 @@ def open_source(request):
             yield lambda data, first: make(stack, data, first, rings)
 
 
-def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> RingSource:
-    readers = []
+def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=(), parts=1) -> RingSource:
+    readers, inputs = [], inputs_of_part(INPUTS, parts)
     for turn in range(rings):
         chief, control = channel_pair("streamer", "chief")
-        start = first + (turn - first) % rings
-        chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
+        start = first * parts + (turn - first * parts) % rings
+        chief.send(StartStreaming(inputs, start, rings, None, SLOTS, parts=parts))
         thread = threading.Thread(target=streamer.serve, args=(control, [data], cpus))
         thread.start()
-        _, parts = chief.expect(RingReady, descriptors=3)
-        reader = RingReader(tuple(parts), INPUTS, SLOTS, chief, turn=turn)
+        _, descriptors = chief.expect(RingReady, descriptors=3)
+        reader = RingReader(tuple(descriptors), inputs, SLOTS, chief, turn=turn)
         readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))
         stack.enter_context(closing(chief))
@@ -134,7 +137,7 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> Rin
         stack.callback(chief.send, Stop({}))
         # the reader would take "Primed" for the end of the run
         chief.receive()
-    return RingSource(readers, first)
+    return RingSource(readers, first, parts=parts)
 
 
 def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> RingSource:
@@ -250,3 +253,74 @@ def test_the_source_tells_what_each_streamers_batches_took(open_source):
     (use,) = [use for use in source.used() if use.batches]
     assert use.batches == 1
     assert use.produce_s >= 0.005
+
+
+class Slots:
+    """A ring of which every slot is there: the parts of its streamer, then the end of the data."""
+
+    slots = 8
+
+    def __init__(self, parts) -> None:
+        self._left, self.released = list(parts), 0
+
+    def take(self):
+        number, rows, labels = self._left[0] if self._left else (0, END_OF_DATA, 0)
+        header = np.array([rows, number, 10, 0, 10, 1, 0, labels])
+        return BatchSlot(header, ReusedBatch([np.full((2, 3), number, "f"), np.full(2, number)]))
+
+    def release(self):
+        self.released += 1
+        self._left[:1] = []
+
+
+@pytest.mark.parametrize("streamers", [2, 3, 4])
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_the_parts_of_a_batch_come_from_one_streamer_after_another(streamers, first):
+    batches, parts = 7, 2
+    made = [(number, 2, number % 3) for number in range(batches * parts)]
+    rings = [
+        Slots([one for one in made[first * parts :] if one[0] % streamers == turn])
+        for turn in range(streamers)
+    ]
+    source = RingSource(rings, first, parts=parts)
+    for number in range(first, batches):
+        taken = source.take()
+        assert taken is source.take()
+        assert [part[1].tolist() for part in taken.batch.parts] == [
+            [number * parts + part] * 2 for part in range(parts)
+        ]
+        assert taken.made.rows == 4
+        assert taken.made.counts == (sum(made[number * parts + part][2] for part in range(parts)),)
+        np.testing.assert_array_equal(
+            taken.batch.whole[1], np.repeat(np.arange(parts) + number * parts, 2)
+        )
+        source.release()
+    assert sum(ring.released for ring in rings) == (batches - first) * parts
+    assert sum(use.batches for use in source.used()) == (batches - first) * parts
+    assert source.take() is None
+
+
+@pytest.mark.parametrize("streamers", [2, 3])
+def test_streamers_make_the_parts_of_a_batch(streamers):
+    """A function after `batch` gets the share of one replica."""
+    generator, sizes = np.random.default_rng(1), set()
+    features = generator.random((21, 3)).astype("f")
+    labels = generator.integers(0, 10, 21).astype("i")
+
+    def seen(x, y):
+        sizes.add(len(x))
+        return x, y
+
+    data = Dataset.from_arrays(features, labels).batch(4, drop_remainder=True).map(seen)
+    with ExitStack() as stack:
+        source = _ring_source(stack, data, 1, streamers, parts=2)
+        for number in range(1, 5):
+            rows = slice(4 * number, 4 * number + 4)
+            taken = source.take()
+            np.testing.assert_array_equal(taken.batch.whole[0], features[rows])
+            np.testing.assert_array_equal(taken.batch.whole[1], labels[rows])
+            assert taken.made.rows == 4
+            assert taken.made.counts == (np.count_nonzero(labels[rows] != 3),)
+            source.release()
+        assert source.take() is None
+    assert sizes == {2}

@@ -9,6 +9,7 @@ from csrun.executable import InputSpec
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
+    parts: number of parts that each batch is divided into; each part counts as a batch.
     last: first batch that the run will not use (None: until the data end).
     source: number of the program that they are for.
     data: index of the data set in the streamer's list.
@@ -24,6 +25,7 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     source: int = 0
     data: int = 0
     readers: int = 1
+    parts: int = 1
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

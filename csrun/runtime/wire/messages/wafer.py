@@ -22,6 +22,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     disks: for stores on this machine, the files of those on disk.
     system: index of the wafer's system.
     cpus: CPUs for its kernels.
+    parts: number of parts of a batch, each in a slot of its own ring.
     """
 
     directory: str
@@ -39,6 +40,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     trace_steps: TraceSteps | None = None
     system: int = 0
     cpus: int = 1
+    parts: int = 1
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
