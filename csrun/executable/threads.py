@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from csrun.executable import machine_code
+from csrun.executable.arrays import nbytes_of
 from csrun.executable.bind import Runtime
 from csrun.executable.plan import Plan
 
@@ -10,6 +11,9 @@ from csrun.executable.plan import Plan
 #: kernels are so short that threads wait for each other, and BLAS threads also take CPUs from the
 #: streamers while they wait.
 LEAST_FLOPS, LEAST_FLOPS_OF_BLAS = 1e8, 1e9
+
+#: Elements of the largest group above which further threads pay in updates.
+LEAST_UPDATED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -45,3 +49,11 @@ def threads_of(plan: Plan, cpus: int) -> Threads:
     if is_machine_code:
         return Threads(kernels, 1)
     return Threads(1, cpus if flops >= LEAST_FLOPS_OF_BLAS else 1)
+
+
+def threads_of_updates(plan: Plan, cpus: int) -> int:
+    """Return the threads of machine code that updates a store: one if two can compute halves."""
+    largest = max((group.nbytes for group in plan.groups), default=0)
+    is_large = largest >= LEAST_UPDATED * nbytes_of((1,), plan.precision)
+    is_machine_code = plan.kernels == "llvm" and machine_code.is_supported()
+    return cpus if cpus > 2 and is_large and is_machine_code else 1

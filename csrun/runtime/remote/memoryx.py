@@ -206,7 +206,7 @@ class _Served:
         plan, memory = executable.plan, store.memory.bytes
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
         self.sent = SentWeights(executable, memory, self.pages.mark_updated)
-        program = stored.threads.over(executable.update_program(memory, runtime))
+        program = stored.threads.bind(executable, memory, runtime)
         program = self.sent.after_updates(program)
         self.gradients = [gradient_block(plan, group, memory) for group in plan.groups]
         own, numbers = stored.share.own(plan), numbers_view(plan, memory)

@@ -16,8 +16,10 @@ from time import perf_counter_ns
 import numpy as np
 
 from csrun.executable.arrays import Array
+from csrun.runtime.cpus import thread_count
 from csrun.runtime.remote.blocks import GradientsOut, receive_gradients
 from csrun.runtime.remote.store import NUMBER, ORDER, StoreRequest
+from csrun.runtime.step.call_threads import CallThreads, add_in_place
 from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import SUM, raw, receive_few, receive_into, summed
@@ -47,6 +49,7 @@ class Relay:
         self.recorder, self._failed = recorder, failed
         self.error: Exception | None = None
         self._summed = GradientsOut(parent)
+        self._sums = CallThreads(thread_count())
         self._answers: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # sizes in bytes
         self._places = [np.empty(0, precision) for _ in range(2)]
         self._threads = [
@@ -65,6 +68,7 @@ class Relay:
         self._answers.put(None)
         for thread in self._threads:
             thread.join()
+        self._sums.close()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -113,7 +117,7 @@ class Relay:
             receive_gradients(child, part, name)
             # In the order of the children, so that the sum does not depend on the order of arrival.
             with np.errstate(all="ignore"):  # their norm shows non-finite values
-                np.add(whole, part, out=whole)
+                add_in_place(whole, part, self._sums)
         return whole
 
     def _room(self, nbytes: int) -> list[Array]:

@@ -21,6 +21,7 @@ from csrun.executable import (
 from csrun.executable.arrays import Bytes
 from csrun.runtime.cpus import thread_count
 from csrun.runtime.remote.memoryx import serve_remote
+from csrun.runtime.step.call_threads import CallThreads
 from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.swarmx import LossReduction, SystemGradientSum
 from csrun.runtime.step.timed import applied, updated
@@ -111,6 +112,7 @@ class _Updating:
         resources: ExitStack,
         recorder: SpanRecorder,
         number: int,
+        threads: CallThreads,
     ) -> None:
         self._recorder, self._number = recorder, number
         self._resources = resources.enter_context(ExitStack())
@@ -119,7 +121,9 @@ class _Updating:
         self.parts = tuple(part for wafer in self._wafers for part in wafer.parts)
         several = plan.systems > 1 and plan.run_mode is RunMode.TRAIN
         self._swarmx = (
-            (LossReduction(plan, store), SystemGradientSum(plan, store)) if several else None
+            (LossReduction(plan, store), SystemGradientSum(plan, store, threads))
+            if several
+            else None
         )
 
     @property
@@ -224,13 +228,13 @@ class _StoreServer:
 
     def _add(self, executable: Executable) -> tuple[int, ...]:
         plan, memory = executable.plan, self._store.memory.bytes
-        program = self._threads.over(executable.update_program(memory, self._runtime))
+        program = self._threads.bind(executable, memory, self._runtime)
         program = SentWeights(executable, memory).after_updates(program)
         own = self._part.own(plan)
         pages, numbers = self._store.pages.of(plan), numbers_view(plan, memory)
         updates = Updates(plan, program, pages, self._gate, own, numbers)
         shared = self._control, self._resources, self._recorder
-        added = _Updating(plan, memory, updates, *shared, self._loaded)
+        added = _Updating(plan, memory, updates, *shared, self._loaded, self._threads.calls)
         self._programs[self._loaded] = added
         self._loaded += 1
         for gradients in added.gradients:

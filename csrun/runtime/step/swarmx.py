@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
 from typing import Protocol
 
-import numpy as np
-
 from csrun.executable import Plan, flat_views
 from csrun.executable.arrays import Array, Bytes
 from csrun.executable.bind import share_of
 from csrun.executable.store_places import AnyStore, losses_view, of_system
+from csrun.runtime.step.call_threads import CallThreads, add_in_place
 from csrun.runtime.step.source import BatchSource, GlobalBatch
 from csrun.runtime.wire.messages import StreamerUse
 
@@ -154,9 +153,12 @@ class GlobalLossCheck:
 class SystemGradientSum:
     """Sum of the gradients of several systems, added to the first one's in the order of the
     systems.
+
+    threads: those that share the sum of a large group.
     """
 
-    def __init__(self, plan: Plan, store: Bytes) -> None:
+    def __init__(self, plan: Plan, store: Bytes, threads: CallThreads) -> None:
+        self._threads = threads
         views = [flat_views(of_system(plan, system), store) for system in range(plan.systems)]
         self._parts: list[Sequence[Array]] = [
             [view[f"gradients/{group.index}"] for view in views]
@@ -169,4 +171,4 @@ class SystemGradientSum:
         """Add the group's gradients of this system, after those of the earlier systems."""
         if system:
             first, part = self._parts[group][0], self._parts[group][system]
-            np.add(first, part, out=first)
+            add_in_place(first, part, self._threads)

@@ -1,29 +1,39 @@
-"""Update threads of MemoryX: both halves of a large group concurrently.
+"""Update threads of MemoryX: the CPUs of its task share the update of a large group.
 
-The program defines the elements of a half, so the bits do not depend on the thread. If the second
+Two CPUs compute the halves of a group concurrently; the program defines the elements of a half.
+More CPUs share the loops of machine code. The bits do not depend on the threads. If the second
 thread has not started its half when the first one is done, because other work uses the CPUs, the
 first thread computes that half, too.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
-
-from csrun.executable import StepState, UpdateProgram
+from csrun.executable import Executable, Runtime, StepState, UpdateProgram
+from csrun.executable.arrays import Bytes
 from csrun.executable.bind import Halves
+from csrun.executable.threads import threads_of_updates
+from csrun.runtime.step.call_threads import CallThreads
 
 
 class UpdateThreads:
-    """A thread next to the one that requests updates, if the task has a CPU for it."""
+    """Threads next to the one that requests updates, one for each further CPU of the task.
+
+    calls: the threads, for other work between updates.
+    """
 
     def __init__(self, processors: int) -> None:
-        self._executor = ThreadPoolExecutor(1, "update") if processors > 1 else None
+        self.calls = CallThreads(processors)
+
+    def bind(self, executable: Executable, store: Bytes, runtime: Runtime) -> UpdateProgram:
+        """Return the update functions of a program over a store, for these threads."""
+        threads = threads_of_updates(executable.plan, self.calls.count)
+        program = executable.update_program(store, replace(runtime, threads=threads))
+        return program if threads > 1 else self.over(program)
 
     def over(self, program: UpdateProgram) -> UpdateProgram:
         """Return the same program with concurrent halves."""
-        if self._executor is None:
+        if self.calls.count == 1:
             return program
         whole = enumerate(program.update)
         halves = program.halves
@@ -33,27 +43,11 @@ class UpdateThreads:
         )
 
     def close(self) -> None:
-        """Stop the thread."""
-        if self._executor is not None:
-            self._executor.shutdown()
+        """Stop the threads."""
+        self.calls.close()
 
     def _both(self, halves: Halves) -> Callable[[StepState], None]:
-        front, back = halves
-        executor = self._executor
-        assert executor is not None
-
         def update(step: StepState) -> None:
-            done = executor.submit(_quiet, back, step)
-            front(step)
-            # It has not started, because other work uses the CPU: do not wait for it.
-            if done.cancel():
-                back(step)
-            else:
-                done.result()
+            self.calls.run(lambda number: halves[number](step), range(2))
 
         return update
-
-
-@np.errstate(all="ignore")  # thread-local
-def _quiet(update: Callable[[StepState], None], step: StepState) -> None:
-    update(step)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from csrun.executable.plan import PREFETCH_BYTES
+from csrun.runtime.remote import relay
 from csrun.runtime.remote.blocks import BLOCK, GradientsOut, receive_gradients
 from csrun.runtime.remote.relay import PART_BYTES, Relay
 from csrun.runtime.remote.store import NUMBER, ORDER, StoreRequest
+from csrun.runtime.step import call_threads
 from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import receive_few, summed
@@ -32,8 +34,8 @@ class Between:
             each.settimeout(WAIT_S)
         self.failed = stack.enter_context(closing(Counter.create()))
         named = {f"child {number}": end for number, end in enumerate(own)}
-        relay = Relay(parent, named, "float32", SpanRecorder(None), self.failed)
-        self.relay = stack.enter_context(closing(relay))
+        made = Relay(parent, named, "float32", SpanRecorder(None), self.failed)
+        self.relay = stack.enter_context(closing(made))
 
 
 @pytest.fixture
@@ -54,8 +56,11 @@ def received(above):
 
 
 @pytest.mark.parametrize("arrival", list(permutations(range(3))))
-def test_gradients_are_added_in_the_order_of_the_children(between, arrival):
+def test_gradients_are_added_in_the_order_of_the_children(between, monkeypatch, arrival):
     """Whichever comes first: each sends its own when the one before it in `arrival` has."""
+    monkeypatch.setattr(relay, "thread_count", lambda: 1 + arrival[0])
+    monkeypatch.setattr(call_threads, "LEAST_SHARED_SUM", 100)
+    monkeypatch.setattr(call_threads, "SUMMED_AT_A_TIME", 64)
     random = np.random.default_rng(2)
     parts = [(random.standard_normal(1000) * 10.0**-k).astype("f") for k in range(3)]
     around = between(3)
