@@ -40,6 +40,23 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     """Raises: CompileError for a value that cannot be computed from minibatches"""
     if options.parts == 1:
         return
+    if mixed := _mixed_values(model):
+        raise _refused_for(
+            model.mixing,
+            f"{mixed[0]} must be per sample or a sum over samples to run " + in_parts(options),
+        )
+
+
+def why_whole(model: MatchedModel) -> str | None:
+    """Return why a model cannot be computed from minibatches, or None."""
+    mixed = _mixed_values(model)
+    if mixed and model.mixing is not None:
+        return _mixes_text(model.mixing)
+    return f"{mixed[0]} is neither per sample nor a sum over samples" if mixed else None
+
+
+def _mixed_values(model: MatchedModel) -> list[str]:
+    """Return the values that cannot be computed from minibatches, by name."""
     mixed = [
         f"output {output.name}"
         for output in model.outputs
@@ -47,14 +64,8 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     ]
     if model.loss_dependence is not None and model.loss_dependence.over is not BatchRelation.PART:
         mixed.insert(0, "the loss")
-    mixed += [
-        f"state {name}" for name, of in model.states.items() if of.over is not BatchRelation.PART
-    ]
-    if mixed:
-        raise _refused_for(
-            model.mixing,
-            f"{mixed[0]} must be per sample or a sum over samples to run " + in_parts(options),
-        )
+    states = model.states.items()
+    return mixed + [f"state {name}" for name, of in states if of.over is not BatchRelation.PART]
 
 
 def in_parts(options: CompileOptions) -> str:
@@ -76,9 +87,14 @@ def _refused_for(mixing: Operation | None, message: str) -> CompileError:
     """Add the user's line and the layer to the message, if known."""
     if mixing is None:
         return CompileError(message)
-    scope = mixing.properties.get("scope")
-    layer = scope.data if isinstance(scope, StringAttr) else "model"
-    message += f" (layer {layer}: {short_name(mixing)} mixes the samples of a batch)"
+    message += f" ({_mixes_text(mixing)})"
     if isinstance(mixing, NativeBatchNormOp):
         message += "; nn.BatchNorm(by_minibatch=True) keeps statistics per minibatch"
     return refused(mixing, message)
+
+
+def _mixes_text(mixing: Operation) -> str:
+    """Name the operation that mixes the samples of a batch, and its layer."""
+    scope = mixing.properties.get("scope")
+    layer = scope.data if isinstance(scope, StringAttr) else "model"
+    return f"layer {layer}: {short_name(mixing)} mixes the samples of a batch"

@@ -21,6 +21,8 @@ from csrun.estimator.target import Target
 
 log = logging.getLogger("csrun")
 
+NOT_ALLOWED = "Multireplica not allowed for current model. Disabling multireplica:"
+
 
 def with_replicas(
     module: ModuleOp, options: CompileOptions, model_dir: Path, cache: Path
@@ -34,7 +36,10 @@ def with_replicas(
     plan = chosen_before(question, model_dir, cache)
     if plan is None:
         choice = choose_replicas(module, options, PassObserver(verify=verification()))
-        log.info(f"Multireplica: {_choice_text(choice)}")
+        if choice.refused is not None:
+            log.warning(f"{NOT_ALLOWED} {choice.refused}")
+        else:
+            log.info(f"Multireplica: {_choice_text(choice)}")
         replicas = choice.replicas
     else:
         replicas = plan.replicas

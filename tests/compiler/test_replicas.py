@@ -1,5 +1,7 @@
 """How many replicas: the choice from one trace is that from a compile of every number."""
 
+import re
+
 import msgspec
 import pytest
 from support.programs import SYSTEM, Network, options_of
@@ -92,6 +94,26 @@ def test_a_model_without_weights_has_one():
         x = tracer.input("features", (64, 6), "float32")
         module = tracer.finish(RunMode.PREDICT, None, None, [("out", nn.relu(x))])
     assert choose_replicas(module, options_of(run_mode=RunMode.PREDICT)).replicas == 1
+
+
+def normalized(**norm):
+    """A dense layer whose results are normalized over the batch."""
+    with Tracer("float32") as tracer:
+        x = tracer.input("features", (BATCH, 6), "float32")
+        labels = tracer.input("labels", (BATCH,), "int32")
+        x = nn.BatchNorm(name="norm", **norm)(nn.Dense(7)(x))
+        loss = nn.softmax_cross_entropy(nn.Dense(3)(x), labels)
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+
+
+def test_a_model_that_mixes_the_samples_of_a_batch_has_one_and_says_why():
+    options = options_of(system=SLOWLY_LINKED)
+    choice = choose_replicas(normalized(), options)
+    assert choice == ReplicaChoice(1, 1, 1.0, choice.refused)
+    assert re.fullmatch(r"layer norm: \w+ mixes the samples of a batch", choice.refused)
+    split = choose_replicas(normalized(by_minibatch=True), options)
+    assert split.replicas > 1
+    assert split.refused is None
 
 
 def test_a_small_model_with_a_large_batch_has_several_on_a_cs2():
