@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.fc_mnist import TWO_STREAMERS, FcMnist
+from support.fc_mnist import FOLDER, TWO_STREAMERS, FcMnist
 from support.rectangles import apart
 from support.sites import slowly_linked_site
 
@@ -56,11 +56,18 @@ def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> N
 def test_a_job_trains_in_replicas_as_without_them(
     place: FcMnist, site: Path, alone: dict[str, np.ndarray]
 ) -> None:
-    layout = ("--site", str(site), *MANY_STREAMERS)
-    done = place.wse("--multireplica", layout=layout, interpreter="python")
+    text, head = (FOLDER / "data.py").read_text(), "    def load(elements: np.ndarray) -> Batch:\n"
+    assert head in text
+    noted = f"{head}        open('sizes', 'a').write(f'{{len(elements)}} ')\n"
+    script = place.copy(data=text.replace(head, noted))
+    arguments = place.own(("--multireplica",))
+    done = place.run("--site", str(site), *MANY_STREAMERS, "python", script, *arguments)
     assert done.returncode == 0, done.stderr
     (replicas,) = map(int, re.findall(CHOSEN, done.stdout))
     assert replicas > 1
+    sizes = (place.path / "sizes").read_text().split()
+    assert sizes.count(str(256 // replicas)) >= 20 * replicas  # the streamers' of 20 steps
+    assert sizes.count("256") < 20  # those of the chief, for shapes and the input report
     (plan_file,) = place.model_dir.glob("tfcs_*/plan.json")
     plan = msgspec.json.decode(plan_file.read_bytes(), type=Plan)
     assert (plan.replicas, plan.batch_size) == (replicas, 256)
