@@ -82,7 +82,8 @@ def compile_model(
 
     An existing compile is found by the text of the module before any pass, so reuse only costs
     printing the module. A compile that another account owns or may write is not reused; it is
-    written to `private`, this account's own folder. `module` is changed.
+    written to `private`, this account's own folder. `module` is changed. observer: without
+    `describes` the directory has no texts of stages and no page, a third of the compile's time.
 
     Raises: UsageError for an operator without a kernel, or a plan that does not fit the system
     """
@@ -95,20 +96,24 @@ def compile_model(
         return cached
     replaced = target.exists()
     passes = passes_for(options.part_bytes)
-    stages = run_passes(module, passes, replace(observer, texts=True), trace=text)
+    texts = observer.texts or observer.describes
+    passed = run_passes(module, passes, replace(observer, texts=texts), trace=text)
     observer.begin(MATCHING)
     model = match_kernels(module, records=_reads_values(module, options))
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     updates = _updates_of(module, model, options)
-    loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
-    lair = Stage("lair", print_kernels(loops))
+    stages = passed
+    if observer.describes:
+        loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
+        stages = passed.with_stage(Stage("lair", print_kernels(loops)))
     compiled = _back_end(module, model, updates, options, checksum, observer)
     observer.begin(REPORT)
     arrays = constant.files_of(model.kernels)
-    files = compile_files(compiled, options.system, stages.stages, generated, arrays)
-    texts = {**stages.with_stage(lair).files, **files}
-    executable = compile_directory.keep(root, private or root, checksum, texts, arrays)
+    described = passed.stages if observer.describes else None
+    files = compile_files(compiled, options.system, described, generated, arrays)
+    files = {**stages.files, **files}
+    executable = compile_directory.keep(root, private or root, checksum, files, arrays)
     foreign = compile_directory.is_foreign(target)
     return CompileResult(executable, False, replaced and not foreign, foreign)
 
@@ -171,7 +176,7 @@ def _back_end(
         assert instructions_of(options.products) is None or is_of_bfloat16, (
             "their words are multiplied"
         )
-        code = program.kernels.kernel_files(options.products)
+        code = program.kernels.kernel_files(options.products, observer.describes)
     if code is not None:
         share_of = program.kernels.share_of
         plan = msgspec.structs.replace(

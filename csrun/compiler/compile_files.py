@@ -58,12 +58,13 @@ class CompiledProgram:
 def compile_files(
     compiled: CompiledProgram,
     system: System,
-    stages: tuple[Stage, ...],
+    stages: tuple[Stage, ...] | None,
     generated: Sequence[Generated],
     arrays: Iterable[str],
 ) -> dict[str, str | bytes]:
     """Return the contents of the files, by name.
 
+    stages: for the page; None: there is none.
     generated: kernels that are not from the library.
     arrays: names of additional NumPy files.
     """
@@ -72,14 +73,13 @@ def compile_files(
     report = Report(
         plan,
         system,
-        stages,
+        stages or (),
         kernels,
         program.text,
         tuple(GeneratedKernel(k.loop.name, k.layer, k.loop.operators) for k in generated),
     )
     files: dict[str, str | bytes] = {
         "kernels.txt": kernels,
-        HTML_FILE: render(report),
         PROGRAM_FILE: program.text,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
         TEXT_FILE: text_report(
@@ -92,6 +92,8 @@ def compile_files(
             arithmetic_text(plan),
         ),
     }
+    if stages is not None:
+        files[HTML_FILE] = render(report)
     if code is not None:
         files |= code.files
     files[MANIFEST_FILE] = manifest_of(files, arrays, None if code is None else code.manifest)

@@ -112,11 +112,13 @@ class Tracing:
     """Source of a compile: `trace` traces the model for the micro-batch size of its options.
 
     batch: samples per batch
+    describes: the compile directory has the text of the stages and the report's page.
     """
 
     config: CSRunConfig
     batch: int
     trace: Callable[[CompileOptions], TracedModel]
+    describes: bool = True
 
     def configured(self, options: CompileOptions) -> CompileOptions:
         """Return the options with the configured micro-batches.
@@ -150,7 +152,7 @@ def compile_fitting(
     if tracing.config.micro_batch_size == AUTO:
         compiled = _compile_chosen(tracing, traced, model_dir, options, begin)
     else:
-        compiled = compile_traced(traced, model_dir, options, begin)
+        compiled = compile_traced(traced, model_dir, options, begin, tracing.describes)
     _log_split(compiled.executable.plan)
     return compiled
 
@@ -171,7 +173,7 @@ def _compile_chosen(
         options = msgspec.structs.replace(options, micro_batches=parts, recompute=again)
     else:
         try:
-            return compile_traced(traced, model_dir, options, begin)
+            return compile_traced(traced, model_dir, options, begin, tracing.describes)
         except TooLargeError as error:
             options = _choose_split(tracing, options, begin, error)
     options = msgspec.structs.replace(options, chosen_for=(*options.chosen_for, question))
@@ -282,17 +284,22 @@ def run_options(run: EstimatorRun, run_mode: RunMode, target: Target) -> Compile
 
 
 def compile_traced(
-    traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
+    traced: TracedModel,
+    model_dir: Path,
+    options: CompileOptions,
+    begin: Begin,
+    describes: bool = True,
 ) -> Compiled:
     """Compile, or reuse the artifacts of an equal compile in model_dir.
 
     Either way, compile_report.txt in the working directory links to their report. `begin` is called
-    with the name of each stage.
+    with the name of each stage. describes: as in Tracing.
     """
     started = perf_counter()
     private = _private_cache()
     cache_objects(cache_dir() / "objects")
-    result = compile_model(traced.module, model_dir, options, observer_of(begin), private)
+    observer = observer_of(begin, describes)
+    result = compile_model(traced.module, model_dir, options, observer, private)
     seconds = perf_counter() - started
     folder = result.executable.directory
     if rerun() is None:

@@ -20,10 +20,13 @@ def show_stage(stage: Stage) -> None:
         log.info(f"after {stage.name}:{text}")
 
 
-def observer_of(begin: Begin) -> PassObserver:
-    """Return the observer of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
-    level = debug_level()
-    return PassObserver(show_stage, begin, verification(), texts=level >= DebugLevel.STAGES)
+def observer_of(begin: Begin, describes: bool = True) -> PassObserver:
+    """Return the observer of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins.
+
+    describes: as in PassObserver.
+    """
+    texts = debug_level() >= DebugLevel.STAGES
+    return PassObserver(show_stage, begin, verification(), texts, describes)
 
 
 def verification() -> Verification:

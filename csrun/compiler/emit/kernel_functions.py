@@ -86,11 +86,14 @@ class KernelFunctions:
         own = kernel.emit(name) if form is None else form.function.emit(form.label, name)
         return [*kernel.check(name), *own]
 
-    def kernel_files(self, products: Products = "own") -> KernelFiles | None:
+    def kernel_files(
+        self, products: Products = "own", describes: bool = True
+    ) -> KernelFiles | None:
         """The machine code of those that have such a form; None where none has.
 
         products: kind of the program's products, as in its plan; those of BLAS have no machine
             code.
+        describes: the source of each function is a comment.
         """
         codes: dict[str, SharedCode] = {}  # by the text of the code
         signatures = {}
@@ -105,7 +108,7 @@ class KernelFunctions:
                 continue
             if code.text not in codes:
                 named = _named_by_content(code, name.rpartition("_")[0])
-                codes[code.text] = SharedCode(named, form.source(), [])
+                codes[code.text] = SharedCode(named, form.source() if describes else "", [])
             shared = codes[code.text]
             shared.functions.append(name)
             signatures[name] = _signature(form, code, shared.code.name)

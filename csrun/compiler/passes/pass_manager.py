@@ -86,12 +86,14 @@ class PassObserver:
     show: called with each stage when it is done.
     begin: called with the name of each stage that begins.
     texts: keep the text of stages even if it would not be stored.
+    describes: store the text of stages and kernels, and the report's page.
     """
 
     show: Callable[[Stage], None] = ignore_stage
     begin: Callable[[str], None] = ignore_start
     verify: Verification = Verification.END
     texts: bool = False
+    describes: bool = True
 
 
 NO_OBSERVER = PassObserver()

@@ -1,6 +1,6 @@
 """Compilation of step variants, in micro-batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -72,6 +72,9 @@ class Compiling:
         begins: initial checkpoint of the run, for a comparison of the weights.
         """
         tracing, options = self.configured(run, variant)
+        # the loop's first program describes all: other counts and lengths differ by their sizes
+        is_described = not variant.is_one_of_many or self.trained is None
+        tracing = replace(tracing, describes=is_described)
         traced = tracing.trace(options)
         if begins is not None and variant.trains:
             begins.require_same(traced.weights())
