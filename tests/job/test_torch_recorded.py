@@ -170,6 +170,35 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), *known]))
 """
+SELECTED = """
+class Selected(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 9), nn.LayerNorm(9), nn.Linear(9, 4)
+
+    def forward(self, x, labels):
+        is_known = labels >= 0
+        return cross_entropy(self.last(self.norm(self.first(x)[is_known])), labels[is_known])
+
+
+cbtorch.initialize(model_dir="model_dir/selected")
+torch.manual_seed(0)
+x, labels = torch.randn(48, 5, 6), torch.randint(0, 4, (48, 5))
+labels[torch.rand(48, 5) < 0.4] = -100
+model = cbtorch.module(Selected())
+loader = cbtorch.dataloader(DataLoader(TensorDataset(x, labels), 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with cbtorch.Session(model, optimizer, mode="train"):
+    for epoch in range(4):
+        losses = []
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = model(inputs, targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        print("pass", json.dumps([*map(float, losses)]))
+"""
 ADVERSARIAL = """
 cbtorch.initialize(model_dir="model_dir/adversarial")
 torch.manual_seed(0)
@@ -288,14 +317,18 @@ PARTS = {
     "tensors": TENSORS,
     "writes": WRITES,
     "masks": MASKS,
+    "selected": SELECTED,  # counts that differ from batch to batch, with padded rows
     "adversarial": ADVERSARIAL,
     "changing": CHANGING,  # a data set that the loop changes between passes: streamers have it
 }
 PASSES = 4  # of each
 #: Ways of running, and the parts of each: one part in all ways, the others in one or two.
 JOBS = (
-    ((*TWO_STREAMERS, "python-ws"), ("graphs", "forms", "masks", "adversarial", "changing")),
-    ((*TWO_STREAMERS, "python-pt"), ("graphs", "forms", "tensors", "adversarial")),
+    (
+        (*TWO_STREAMERS, "python-ws"),
+        ("graphs", "forms", "masks", "selected", "adversarial", "changing"),
+    ),
+    ((*TWO_STREAMERS, "python-pt"), ("graphs", "forms", "tensors", "selected", "adversarial")),
     (("python-pt",), ("graphs", "writes", "changing")),
 )
 Losses = list[list[float]]

@@ -195,6 +195,7 @@ class LoopStep:
         self.is_computed = computed is not None
         self.has_other_shapes = computed is None or not computed.is_exact
         self.given.update({} if computed is None else computed.values)
+        self.outputs.rows = None if computed is None else computed.rows
 
     def _draw(self, expected: Expected) -> torch.Tensor:
         """Draw forward's random numbers; return the generator state before."""

@@ -1,6 +1,7 @@
 """Graph of a finished recorded step: the variant that it defines, or that it equals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,13 @@ from csrun.pytorch.record.compare import (
 )
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.record.rows.operands import NotByRow
+from csrun.pytorch.record.rows.padded import (
+    has_rows_of_mask,
+    pad_rows,
+    padded_rows_of,
+    valid_rows_in,
+)
 from csrun.pytorch.step.expected_calls import MODEL
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
@@ -36,6 +44,7 @@ class RecordedGraph:
     """Graph of a finished step, compared with the variants of its part of the loop.
 
     recording: including everything that the step's program takes.
+    unpadded: the same before rows that a mask selects were padded, if they are.
     batch: its values, as the loader made it.
     returned: values that a new variant returns, besides those that the loop reads.
     """
@@ -50,6 +59,7 @@ class RecordedGraph:
     ) -> None:
         self._recorder, self.recording = recorder, recording
         self._batch, self._forward, self._returned = batch, forward, returned
+        self.unpadded: Recording | None = None
         self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
         self._keep_host_leaves()
 
@@ -78,10 +88,49 @@ class RecordedGraph:
 
         first: their names in the order of the first training's program.
         """
-        if self.recording.loss is not None:
+        if self.recording.loss is not None and self.unpadded is None:
             self._recorder.read_model(first)
             kinds, leaves = self._recorder.kinds, self._recorder.leaves
             self.recording = replace(self.recording, kinds=tuple(kinds), leaves=tuple(leaves))
+
+    @property
+    def computed(self) -> Recording:
+        """Recording of the step's own values, without padding."""
+        return self.unpadded or self.recording
+
+    def pad_rows(self, alike: Iterable[StepVariant], are_edits_apart: bool) -> None:
+        """Pad the rows that a mask of the batch selects, if another step has other numbers of rows
+        and otherwise computes the same.
+
+        alike: variants of the step's part of the loop.
+        are_edits_apart: as in `difference`.
+        """
+        if self._recorder.host.are_rows_counted or not has_rows_of_mask(self.recording):
+            return
+        known = [each for each in alike if has_rows_of_mask(each.unpadded or each.recording)]
+        others = [each for each in known if each.unpadded or self.has_other_shapes(each)]
+        if not others or any(each.unpadded is None for each in known if each not in others):
+            return
+        with suppress(NotByRow):
+            padded = pad_rows(self.recording, [*self._goals(), *self._returned])
+            for variant in others:
+                first = variant.unpadded or variant.recording
+                again = pad_rows(first, (), padded_rows_of(padded))
+                goals, own = variant.goals, self._goals()
+                if are_edits_apart and variant.trains:
+                    goals, own = again.before_edits, padded.before_edits
+                if difference(again, goals, padded, own) is None:
+                    self.recording, self.unpadded = padded, self.recording
+                    return
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows that its mask selects, if they are padded."""
+        if self.unpadded is None:
+            return None
+        valid = valid_rows_in(self.recording)
+        leaves = self.recording.host_leaves
+        return int(next(leaf.tensor for leaf in leaves if leaf.value == valid).sum())
 
     def inputs_of(self, variant: StepVariant) -> tuple[torch.Tensor, ...] | None:
         """Return the inputs that a variant's program takes from this step; None if a loader gives
@@ -133,7 +182,7 @@ class RecordedGraph:
         variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
         if recording.loss is not None and self._forward.keeps(recording, recording.loss):
             variant.kept_line = recording.loss_line
-        variant.outputs = self._read_of(variant)
+        variant.outputs, variant.unpadded = self._read_of(variant), self.unpadded
         variant.constants = self._constants(variant.shape)
         return variant
 
@@ -228,8 +277,18 @@ class RecordedGraph:
         return self._counterparts is None
 
     def has_other_shapes(self, variant: StepVariant) -> bool:
-        """True if the batch gives a result another shape than in a variant."""
-        return has_other_shapes(variant.recording, self.recording)
+        """True if the batch gives a result another shape than in a variant, or if one of both has
+        padded rows.
+        """
+        if (variant.unpadded is None) != (self.unpadded is None):
+            return True
+        return has_other_shapes(variant.unpadded or variant.recording, self.computed)
+
+    def has_shapes_of(self, variant: StepVariant) -> bool:
+        """True if what a program takes with each step has the shapes of a variant's."""
+        first, own = variant.recording, self.recording
+        both = ([leaf.tensor.shape for leaf in each.program_inputs] for each in (first, own))
+        return next(both) == next(both)
 
     def has_other_inputs(self, variant: StepVariant) -> bool:
         """True if the batch has other shapes than a variant's."""
@@ -255,6 +314,7 @@ class RecordedGraph:
             self._goals(),
             self._shape(inputs),
         )
+        variant.unpadded = self.unpadded
         variant.constants = self._constants(variant.shape)
         variant.wanted.update(dict.fromkeys(self._read_of(variant)))
         return True

@@ -223,7 +223,7 @@ class RecordedStep:
         """
         self._numbers.keep_weights(self.recording)
         values = FinishedValues(
-            self.recording,
+            self.graph.computed,
             variant,
             self._numbers,
             self.gradients,

@@ -100,6 +100,7 @@ class RecordingLoop(LoopBase):
         if cause := variant.cause_of_forward:
             self._variants.record_all(recorded, cause)
         outputs, graph = step.outputs, recorded.graph
+        outputs.rows = graph.rows
         loss, has_same_numbering = graph.recording.loss, graph.has_same_numbering
 
         def returned(value: Ref) -> torch.Tensor | None:
@@ -120,7 +121,7 @@ class RecordingLoop(LoopBase):
                 self._gradients.note_read()
             gradients = recorded.gradients
             gradients.returned = ReturnedGradients(self.readback, variant, outputs)
-            of_parameter = partial(gradients.of_parameter, graph.recording)
+            of_parameter = partial(gradients.of_parameter, graph.computed)
             known = partial(gradients_after, of_parameter, self.readback)
             outputs.set_gradients(None if step.place else known)
 
@@ -160,7 +161,7 @@ class RecordingLoop(LoopBase):
         assert recorded is not None, "the step is recorded"
         with unrecorded():
             self._end_recorded(step, recorded)
-            recording = recorded.recording
+            recording = recorded.graph.computed
             first = partial(recorded.gradients.of_parameter, recording)
             names, outputs = recording.first_gradients, step.outputs
             find = None if step.place else self._gradients.finder(lambda _: first)

@@ -5,7 +5,7 @@ model; they also run on tokens. At the end of a block forward is compared once m
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ from csrun.pytorch.lower.interpret import read_batch, reader_of
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import LeafSource, Ref
+from csrun.pytorch.record.recording import LeafSource, Recording, Ref
+from csrun.pytorch.record.rows.operands import NotByRow
+from csrun.pytorch.record.rows.padded import pad_rows, padded_rows_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
@@ -199,20 +201,28 @@ class Revalidation:
         self._saw(self._variant)
         results = (leaf for call in calls for leaf in tree_leaves(call.results))
         goals = [leaf.value for leaf in results if isinstance(leaf, Slot)]
-        first, again = self._variant.recording, self._recorder.finish()
+        first, again = self._variant.recording, self._recorded()
         if what := difference(first, goals, again, self._results):
             raise self._refused(what)
 
     def _finish(self) -> None:
         """Raises: UsageError where the step computes something else than step 1 did"""
         self._saw(self._variant)
-        first, again = self._variant.recording, self._recorder.finish()
+        first, again = self._variant.recording, self._recorded()
         if self._variant.trains:
             what = difference(first, first.before_edits, again, again.before_edits)
         else:
             what = difference(first, self._variant.goals, again, self._results)
         if what:
             raise self._refused(what)
+
+    def _recorded(self) -> Recording:
+        """Return the recording, with padded rows if those of the variant are."""
+        found = self._recorder.finish()
+        if self._variant.recording.row_axes:
+            with suppress(NotByRow):
+                return pad_rows(found, (), padded_rows_of(self._variant.recording))
+        return found
 
     @contextmanager
     def _recording(self) -> Iterator[None]:

@@ -108,7 +108,9 @@ class VariantCache:
         latest = self._variants.get(key)
         found = {each: None for own, each in self._variants.items() if own[:4] == key}
         known = found if latest is None else {latest: None, **found}
-        return [each for each in known if self.is_checked(each)]
+        checked = [each for each in known if self.is_checked(each)]
+        # a number of rows that has a program of its own is not padded
+        return sorted(checked, key=lambda each: each.unpadded is not None)
 
     def cause_of(self, key: Key) -> str:
         """Return why all steps of a part of the loop are recorded; empty if they are not."""
@@ -164,6 +166,7 @@ class VariantCache:
         if variant is None:  # a variant whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
         graph, accumulates = recorded.graph, self._run.accumulates
+        graph.pad_rows(self._alike(recorded), accumulates)
         if variant is not None and (what := graph.difference(variant, accumulates)):
             if not graph.has_other_shapes(variant):
                 self.record_all(recorded, what)
@@ -179,6 +182,12 @@ class VariantCache:
         self._recordings[variant] += 1
         return variant
 
+    def _alike(self, recorded: RecordedStep) -> list[StepVariant]:
+        """Return the variants of a step's part of the loop, and those of the last equal Session."""
+        part = *recorded.key[:2], recorded.modes or recorded.key[2]
+        both = (*self._variants.items(), *self._earlier.items())
+        return list(dict.fromkeys(variant for key, variant in both if key[:3] == part))
+
     def _note_use(self, variant: StepVariant) -> None:
         self._recordings[variant] = self._recordings.pop(variant)
 
@@ -193,7 +202,10 @@ class VariantCache:
             if recorded.graph.is_same(variant):
                 return variant
         for variant in alike:
-            if not recorded.graph.difference(variant, self._run.accumulates):
+            # most other counts and lengths need no comparison of operators
+            if recorded.graph.has_shapes_of(variant) and not recorded.graph.difference(
+                variant, self._run.accumulates
+            ):
                 return variant
         self._take_with_step(recorded, alike)
         cause = self.cause_of(part)

@@ -48,6 +48,7 @@ from csrun.pytorch.lower.operator_selection import (
     host_only_operators,
 )
 from csrun.pytorch.lower.source_line import SourceLine
+from csrun.pytorch.lower.valid_rows import divide_by_count, mask_rows
 from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import (
     READERS_OF_SAVED,
@@ -68,6 +69,7 @@ from csrun.pytorch.record.recording import (
     Recording,
     Ref,
 )
+from csrun.pytorch.record.rows.padded import SumOfRows, plain_operator
 from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
@@ -220,6 +222,9 @@ class _Importer:
         if op.is_of_host:
             self._bind_unused(op)
             return
+        if isinstance(op.call, SumOfRows):
+            self._emit_sum_of_rows(number, op, op.call)
+            return
         if self._scaling is not None and number == seed_of(self._recording):
             self._bind(op, (self._loss_scale(),))
             return
@@ -237,6 +242,23 @@ class _Importer:
                 arguments, keywords = tree_map(_as_atens, (arguments, keywords))
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
+
+    def _emit_sum_of_rows(self, number: int, op: RecordedOperator, call: SumOfRows) -> None:
+        """Emit an operator without the padding of its operands, and the quotient by the count."""
+        plain, count = plain_operator(op), op.keywords.get("count")
+        masked = {plain.arguments[each.argument]: each for each in call.masked}
+        before = {ref: self._value(ref) for ref in masked}
+        with self._source.attributed(op.line, plain.name, op.scope):
+            for ref, each in masked.items():
+                valid = self._value(op.keywords["valid"])
+                self._values[ref] = mask_rows(self._emission, before[ref], valid, each)
+        self._emit_operator(number, plain)
+        self._values |= before
+        if count is not None:
+            with self._source.attributed(op.line, plain.name, op.scope):
+                for ref in filter(None, op.results):
+                    total = self._values[ref]
+                    self._values[ref] = divide_by_count(self._emission, total, self._value(count))
 
     def _loss_scale(self) -> SSAValue:
         """Return the scale of the loss, the gradient that a scaled backward pass begins with."""

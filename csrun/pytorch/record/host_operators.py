@@ -34,6 +34,8 @@ from csrun.pytorch.record.traced import TracedTensor
 
 #: Name of the operator that compares indices.
 DISTINCT = "distinct"
+#: Name, in a recording, of the operator that gives the positions where a mask is true.
+PLACES = f"{HOST}places"
 _TRUTHS = (torch.bool, torch.uint8)
 _OF_BATCH = LeafSource.INPUT, LeafSource.CONSTANT, LeafSource.SCRIPT
 
@@ -118,6 +120,8 @@ class HostOperators:
     drawing: names of operators that draw on the wafer.
     leaves: results that the program takes.
     in_forward: results within forward, whose shapes its Python may read.
+    row_axes: as in a Recording that the recorder continues.
+    are_rows_counted: the script has read the size of a tensor with as many rows as a mask selects.
     """
 
     def __init__(self, recorder: _HostedRecorder) -> None:
@@ -126,6 +130,8 @@ class HostOperators:
         self.drawing: Collection[str] = ()
         self.leaves: tuple[GraphLeaf, ...] = ()
         self.in_forward: set[Ref] = set()
+        self.are_rows_counted = False
+        self.row_axes: Mapping[Ref, int] = {}
         self._numbers: dict[Ref, tuple[str, torch.Tensor]] = {}  # with the user's line
         self._places: dict[Ref, tuple[TracedTensor, ...]] = {}  # by the mask
         self._compared: dict[Any, tuple[TracedTensor, ...]] = {}  # by sizes and indices
@@ -156,6 +162,14 @@ class HostOperators:
                 return None
             self._places[value] = self._record("places", places_of, (mask,), {}, reader)
         return self._places[value]
+
+    def note_size_read(self, tensor: Any) -> None:
+        """Note that the script reads the size of a tensor."""
+        if not isinstance(tensor, TracedTensor):
+            return
+        for places in self._places.values():
+            if places[0].geometry.shape[0] in tensor.geometry.shape:
+                self.are_rows_counted = True
 
     def distinct(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of an operator with indices that the host compares in each step.

@@ -104,6 +104,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         made.operators, made.kinds = list(recording.operators), list(recording.kinds)
         made.leaves, made.backward.forward_end = list(recording.leaves), recording.forward_end
         made.host.leaves, made.host.in_forward = recording.host_leaves, set(recording.shaped)
+        made.host.row_axes = recording.row_axes
         for leaf in recording.leaves:
             if leaf.source in (LeafSource.PARAMETER, LeafSource.BUFFER):
                 made.known[id(leaf.tensor)] = made.trace_ref(

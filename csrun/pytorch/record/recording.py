@@ -1,7 +1,7 @@
 """Graph of a recorded step: operators in order, their operands, and the step's results."""
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from operator import is_
@@ -137,6 +137,7 @@ class Recording:
     draws: random numbers that forward draws, in order.
     host_leaves: results of operators that the host computes, which a program takes with each step.
     shaped: those whose shapes forward's Python may read.
+    row_axes: axis of each value with padded rows, of which a step has the first ones.
     """
 
     operators: tuple[RecordedOperator, ...]
@@ -158,6 +159,7 @@ class Recording:
     draws: tuple[str, ...] = ()
     host_leaves: tuple[GraphLeaf, ...] = ()
     shaped: frozenset[Ref] = frozenset()
+    row_axes: Mapping[Ref, int] = field(default_factory=dict)
 
     def of(self, source: LeafSource) -> tuple[GraphLeaf, ...]:
         """Return the leaves of one source, in order."""

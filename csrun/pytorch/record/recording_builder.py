@@ -35,6 +35,7 @@ def build_recording(recorder: Any, gradients: Mapping[str, Ref]) -> Recording:
         training=recorder.model.training,
         draws=tuple(map(str, recorder.draws.made)),
         host_leaves=recorder.host.leaves,
+        row_axes=recorder.host.row_axes,
         shaped=frozenset(recorder.host.in_forward),
         without_gradient=tuple(
             name

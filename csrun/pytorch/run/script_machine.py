@@ -329,9 +329,10 @@ def keep_results(
         is_wanted = not variant.trains or step is steps[-1] or step.outputs.wanted()
         if variant.outputs and is_wanted:
             found = program.result(slot, 0).outputs
-            step.outputs.outputs |= {
-                ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in variant.outputs
-            }
+            for ref in variant.outputs:
+                numbers = torch.from_numpy(np.array(found[output_name(ref)]))
+                place = variant.shape.slot_of(ref)
+                step.outputs.outputs[ref] = step.outputs.without_padding(place, numbers)
             for ref in scaled.intersection(variant.outputs):
                 step.outputs.outputs[ref] /= scales[slot]
     for step in steps:

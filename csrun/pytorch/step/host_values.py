@@ -13,18 +13,22 @@ from torch.utils._pytree import tree_leaves
 from csrun.pytorch.lower.interpret import numbers_of_batch
 from csrun.pytorch.record.host_operators import OtherShapesError
 from csrun.pytorch.record.recording import LeafSource, RecordedOperator, Recording, Ref, ancestors
+from csrun.pytorch.record.rows.padded import valid_rows_in
 from csrun.pytorch.record.torch_modes import unrecorded
 
 Known = Mapping[Ref, torch.Tensor]
 
 
 class HostResults(NamedTuple):
-    """Values of one step. is_exact: all results have the shapes of step 1, including unused
-    ones.
+    """Values of one step.
+
+    is_exact: all results have the shapes of step 1, including unused ones.
+    rows: number of rows that its mask selects, if the program pads them.
     """
 
     values: dict[Ref, torch.Tensor]
     is_exact: bool
+    rows: int | None = None
 
 
 class HostValues:
@@ -41,6 +45,7 @@ class HostValues:
         self._all = [ref for results in made for ref in results if ref is not None]
         self.has_results = bool(self._all)
         self.needed = [leaf.value for leaf in recording.host_leaves]
+        self._valid = valid_rows_in(recording) if recording.row_axes else None
         self._fixed = [ref for ref in self._all if ref in {*self.needed, *recording.shaped}]
         unused = (op for op in recording.operators if op.is_of_host and not self._is_fixed(op))
         self.unused_lines = frozenset(op.line for op in unused)
@@ -62,10 +67,15 @@ class HostValues:
         """
         known = self._known(batch, given)
         with suppress(OtherShapesError):
-            return HostResults(self._compute(known, self._all), True)
+            return self._results(known, self._all, True)
         with suppress(OtherShapesError):
-            return HostResults(self._compute(known, self._fixed), False)
+            return self._results(known, self._fixed, False)
         return None
+
+    def _results(self, known: Known, wanted: Sequence[Ref], is_exact: bool) -> HostResults:
+        found = self._compute(known, wanted)
+        rows = None if self._valid is None else int(found[self._valid].sum())
+        return HostResults(found, is_exact, rows)
 
     def _known(self, batch: object, given: Mapping[Ref, torch.Tensor]) -> Known:
         tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor))

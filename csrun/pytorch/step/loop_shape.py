@@ -139,7 +139,8 @@ class LoopShape:
                 meta.requires_grad_()
             is_input, is_loss = not self._is_batch_known, value == self._recording.loss
             weight = self._recording.viewed_parameter(value)
-            self._slots[value] = Slot(value, meta, is_loss, is_input, weight)
+            rows_axis = self._recording.row_axes.get(value)
+            self._slots[value] = Slot(value, meta, is_loss, is_input, weight, rows_axis=rows_axis)
         return self._slots[value]
 
     def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:

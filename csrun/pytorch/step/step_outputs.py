@@ -25,6 +25,7 @@ class Slot:
     is_input: it is an array of the batch.
     is_argument: it is a tensor of the script that each step passes to a call.
     is_gradient: it is a parameter's gradient.
+    rows_axis: axis of padded rows, None without one.
     weight: name of the parameter that it is a view of.
     made: its latest tokens, which may be reused.
     """
@@ -36,6 +37,7 @@ class Slot:
     weight: str = ""
     is_argument: bool = False
     is_gradient: bool = False
+    rows_axis: int | None = None
     made: list[Any] = field(default_factory=list)
 
     @property
@@ -81,6 +83,7 @@ class StepOutputs:
     norm_edit: returns the edit of its gradients that computes their norm, or None.
     edits: the loop's edits of its gradients, once all are known.
     gradients_read: number of their values that were read.
+    rows: number of rows that its mask selects, if its program pads them.
     """
 
     number: int
@@ -102,6 +105,7 @@ class StepOutputs:
     _find_gradients: "FindGradients | None" = field(default=None, init=False)
     _gradients: "ReadGradients | None" = field(default=None, init=False)
     gradients_read: int = field(default=0, init=False)
+    rows: int | None = field(default=None, init=False)
 
     def set_gradients(self, find: "FindGradients | None") -> None:
         """Set a function that returns its gradients; None if they are a sum over batches."""
@@ -113,6 +117,21 @@ class StepOutputs:
         if self._gradients is None and self._find_gradients is not None:
             self._gradients = self._find_gradients(self)
         return self._gradients
+
+    def sizes_of(self, slot: Slot) -> tuple[int, ...]:
+        """Return the shape of a value in this step."""
+        sizes, axis = tuple(slot.meta.shape), slot.rows_axis
+        if axis is None:
+            return sizes
+        assert self.rows is not None, "they are counted before the first call"
+        return *sizes[:axis], self.rows, *sizes[axis + 1 :]
+
+    def without_padding(self, slot: Slot | None, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the numbers of a value that the program has returned with padded rows."""
+        if slot is None or slot.rows_axis is None:
+            return numbers
+        assert self.rows is not None, "they are counted before the step"
+        return numbers.narrow(slot.rows_axis, 0, self.rows)
 
     def request(self, values: Iterable[Ref]) -> None:
         """Note that these values are read."""

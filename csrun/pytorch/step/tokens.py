@@ -179,7 +179,7 @@ class Token(LazyTensor):
         meta = slot.meta
         wants = meta.requires_grad if requires_grad is None else requires_grad
         made: Token = torch.Tensor._make_wrapper_subclass(
-            cls, meta.size(), dtype=meta.dtype, requires_grad=wants
+            cls, step.sizes_of(slot), dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
         made.reference = _TokenReference(made)
@@ -247,6 +247,8 @@ _AT_ONCE = 2  # tokens of a value in a loop that keeps none: this step's, and th
 
 def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
     """Return a token, reused if nothing references it: a new one takes five times as long."""
+    if slot.rows_axis is not None:  # its shape differs from step to step
+        return Token(owner, step, slot)
     known: list[Token] = slot.made
     for made in known:
         # The loop has no reference to it, and has set no attribute of it.

@@ -187,7 +187,8 @@ class StepVariant:
     in the program. is_one_of_many: other steps have other graphs, perhaps of other parameters.
     joined: loss, reads and calls of the latest recorded step whose outputs are wanted. kept_line:
     of a loss that is made of a value which forward has kept in a hook or an attribute. form: of the
-    compiled program's updates.
+    compiled program's updates. unpadded: recording of a step before rows that a mask of the batch
+    selects were padded, if they are.
     """
 
     recording: Recording
@@ -206,6 +207,7 @@ class StepVariant:
     kept_line: str = ""
     joined: tuple[Any, ...] = ()
     form: Form = ()
+    unpadded: Recording | None = None
 
     def changed_constant(self, writes: int) -> str:
         """Return the line of a changed tensor whose numbers are in the program.

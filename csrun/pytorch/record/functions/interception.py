@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 #: Methods that read a tensor's memory without an operator, by name, since they may be patched.
 _OF_MEMORY = {"tolist", "numpy", "__array__", "__repr__", "__format__", "__deepcopy__"}
+_SIZES = {
+    *(torch.Tensor.size, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.__len__),
+    torch.Tensor.shape.__get__,
+    torch.numel,
+}
 
 
 class _IsTraced(type):
@@ -76,6 +81,8 @@ class FunctionCapture(TorchFunctionMode):
         if func is torch.Tensor.backward and not self._recorder.backward.is_in_progress:
             self._run_backward(args, kwargs)
             return None
+        if func in _SIZES and self._recorder.scopes.is_in_forward:
+            self._recorder.host.note_size_read(args[0])
         if func in WATCHING:
             self._recorder.backward.is_watched = True
         name = getattr(func, "__name__", "")

@@ -1,0 +1,1 @@
+"""Rows that a mask of the batch selects, padded so that one program serves several numbers."""
