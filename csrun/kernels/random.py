@@ -1,7 +1,7 @@
 """Counter-based randomness: a draw depends only on its counter and key.
 
 Philox4x32-10 over arrays: a counter of four 32-bit words and a key of two give four random words. A
-draw's counter is (block of columns, stream, sample, step) and its key the run's seed, so masks do
+draw's counter is (block of columns, stream, sample, step) and its key the run's seed, so values do
 not depend on how a batch is split. With gradient accumulation each batch of a step has different
 counters.
 
@@ -19,6 +19,8 @@ Words = npt.NDArray[np.uint64]
 ROUNDS = 10
 COLUMNS_PER_BLOCK = 8  # values of 16 bits in a counter's 128
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
+NUMBERS_PER_BLOCK = 4  # values of 32 bits
+UNIFORM_BITS = 23  # of a uniform number: a float32 holds k + 0.5 exactly
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -63,26 +65,21 @@ def threshold_of(rate: float) -> int:
     return min(round(rate * LEVELS), LEVELS - 1)
 
 
-class MaskDraw:
-    """Draws one operator's mask of a step: true where a value is kept.
+class SampleDraw:
+    """Draws the Philox words of one operator in a step, for each row of a batch.
 
-    Shapes: mask [R, N] bool; words uint64 [3, 2, R, blocks_of(N)], scratch
+    Shapes: words uint64 [3, 2, R, counters of a row], scratch
     """
 
-    def __init__(
-        self, mask: Array, words: Words, threshold: int, stream: int, keys: list[Words]
-    ) -> None:
+    def __init__(self, words: Words, stream: int, keys: list[Words]) -> None:
         self._even, self._odd, self._product = words
         _, rows, blocks = self._even.shape
         self._blocks = np.arange(blocks, dtype=np.uint64)
         self._rows = np.arange(rows, dtype=np.uint64).reshape(rows, 1)
-        self._threshold, self._stream, self._keys = threshold, stream, keys
-        levels = self._even.view(np.uint16)  # [2, R, 4 * blocks]
-        split = levels.shape[2]
-        parts = (mask[:, :split], mask[:, split:])
-        self._halves = [(levels[half, :, : part.shape[1]], part) for half, part in enumerate(parts)]
+        self._stream, self._keys = stream, keys
 
-    def __call__(self, step: StepState) -> None:
+    def _draw(self, step: StepState) -> None:
+        """Draw words 0 and 1 of each counter into `_even[0]`, and words 2 and 3 into `_even[1]`."""
         even, odd = self._even, self._odd
         even[0] = self._blocks
         self._samples(step, even[1])
@@ -91,18 +88,68 @@ class MaskDraw:
         philox(even, odd, self._product, self._keys)
         np.left_shift(odd, _SHIFT, out=odd)
         np.bitwise_or(even, odd, out=even)
-        for levels, mask in self._halves:
-            np.greater_equal(levels, self._threshold, out=mask)
 
     def _samples(self, step: StepState, out: Words) -> None:
-        """Write the sample index of each row; a padding row has the mask of the row it copies."""
+        """Write the sample index of each row; a padding row has the values of the row it copies."""
         np.add(self._rows, step.first_sample, out=out)
         if step.valid < len(self._rows):
             np.remainder(out, step.rows, out=out)
 
 
+class MaskDraw(SampleDraw):
+    """Draws one operator's mask of a step: true where a value is kept.
+
+    Shapes: mask [R, N] bool; words uint64 [3, 2, R, blocks_of(N)], scratch
+    """
+
+    def __init__(
+        self, mask: Array, words: Words, threshold: int, stream: int, keys: list[Words]
+    ) -> None:
+        super().__init__(words, stream, keys)
+        self._threshold = threshold
+        levels = self._even.view(np.uint16)  # [2, R, 4 * blocks]
+        split = levels.shape[2]
+        parts = (mask[:, :split], mask[:, split:])
+        self._halves = [(levels[half, :, : part.shape[1]], part) for half, part in enumerate(parts)]
+
+    def __call__(self, step: StepState) -> None:
+        self._draw(step)
+        for levels, mask in self._halves:
+            np.greater_equal(levels, self._threshold, out=mask)
+
+
 class FixedMaskDraw(MaskDraw):
     """Draws a mask without samples: the same in all minibatches of a step."""
+
+    def _samples(self, step: StepState, out: Words) -> None:
+        out.fill(0)
+
+
+class UniformDraw(SampleDraw):
+    """Draws uniform float32 numbers in (0, 1), odd multiples of 2^-24, each from 23 bits.
+
+    Shapes: out [R, N]; words uint64 [3, 2, R, N / 4 rounded up], scratch
+    """
+
+    def __init__(self, out: Array, words: Words, stream: int, keys: list[Words]) -> None:
+        super().__init__(words, stream, keys)
+        self._bits = self._even.view(np.uint32)  # [2, R, 2 * blocks]
+        split = self._bits.shape[2]
+        parts = (out[:, :split], out[:, split:])
+        self._halves = [
+            (self._bits[half, :, : part.shape[1]], part) for half, part in enumerate(parts)
+        ]
+
+    def __call__(self, step: StepState) -> None:
+        self._draw(step)
+        np.right_shift(self._bits, 32 - UNIFORM_BITS, out=self._bits)
+        for bits, numbers in self._halves:
+            np.add(bits, 0.5, out=numbers, casting="unsafe")
+            np.multiply(numbers, np.float32(2.0**-UNIFORM_BITS), out=numbers)
+
+
+class FixedUniformDraw(UniformDraw):
+    """Draws numbers without samples: the same in all minibatches of a step."""
 
     def _samples(self, step: StepState, out: Words) -> None:
         out.fill(0)

@@ -1,16 +1,16 @@
-"""Dropout."""
+"""Dropout masks and random numbers."""
 
 from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes.base import FIXED, SAMPLES, Dependence, Rules
-from csrun.cirh.ops.random import DropoutMaskOp
+from csrun.cirh.ops.random import DropoutMaskOp, UniformOp
 
 
-def dropout_mask(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    assert isinstance(op, DropoutMaskOp)
+def drawn(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    assert isinstance(op, DropoutMaskOp | UniformOp)
     return Dependence(SAMPLES, 0, op.rows_per_sample) if op.rows_per_sample else FIXED
 
 
-RULES: Rules = {DropoutMaskOp: dropout_mask}
+RULES: Rules = {DropoutMaskOp: drawn, UniformOp: drawn}

@@ -1,6 +1,6 @@
-"""Random masks, and their application.
+"""Random masks and numbers, and the application of masks.
 
-A mask depends on the run's seed, the step, its stream, the sample's index in the global batch and
+They depend on the run's seed, the step, its stream, the sample's index in the global batch and
 the position within the sample.
 """
 
@@ -47,6 +47,32 @@ class DropoutMaskOp(LeafOp):
 
 
 @irdl_op_definition
+class UniformOp(LeafOp):
+    """Uniform float32 numbers in (0, 1), odd multiples of 2^-24; `stream` and `rows` as of a mask.
+
+    Their `stream` also differs from those of masks.
+    """
+
+    name = "cirh.uniform"
+    NEEDS_KERNEL: ClassVar = True
+    stream = prop_def(IntegerAttr)
+    rows = opt_prop_def(IntegerAttr)
+    FORM: ClassVar = "attr-dict `:` type($out)"
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows of axis 0 per sample; 0 for numbers without samples."""
+        return 1 if self.rows is None else self.rows.value.data
+
+    def verify_(self) -> None:
+        """Raises: VerifyException for numbers of another type"""
+        if dtype_of(type_of(self.out)) != "float32":
+            raise VerifyException(
+                f"{self.name} in {self.where}: the numbers must be float32, got {self.out.type}"
+            )
+
+
+@irdl_op_definition
 class MaskedScaleOp(ElementwiseOp):
     """x * mask * scale."""
 
@@ -79,4 +105,4 @@ class MaskedScaleOp(ElementwiseOp):
         return x * mask * scale
 
 
-OPS = (DropoutMaskOp, MaskedScaleOp)
+OPS = (DropoutMaskOp, UniformOp, MaskedScaleOp)

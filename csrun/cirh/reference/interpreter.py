@@ -82,6 +82,7 @@ class _Interpreter:
             padding.ValidSamplesOp: self._sample_count,
             padding.FirstSampleOp: self._first_sample,
             random_ops.DropoutMaskOp: self._mask,
+            random_ops.UniformOp: self._uniform,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
             learning.AssignOp: self._assign,
@@ -126,6 +127,10 @@ class _Interpreter:
     def _mask(self, op: random_ops.DropoutMaskOp) -> None:
         shape = shape_of(type_of(op.out))
         self._values[op.out] = masks.dropout_mask(op.properties, shape, self._draw)
+
+    def _uniform(self, op: random_ops.UniformOp) -> None:
+        shape = shape_of(type_of(op.out))
+        self._values[op.out] = masks.uniform(op.properties, shape, self._draw)
 
     def _loss(self, op: model.LossOp) -> None:
         self._result.loss = self._values[op.value]

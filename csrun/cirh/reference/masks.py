@@ -1,4 +1,4 @@
-"""Random masks by definition: Philox on Python's integers, one counter at a time."""
+"""Random masks and numbers by definition: Philox on Python's integers, one counter at a time."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class MaskCounter:
-    """Counter of a random mask: the run's seed, the step, the first sample."""
+    """Counter of random values: the run's seed, the step, the first sample."""
 
     seed: int = 0
     step: int = 0
@@ -56,3 +56,24 @@ def dropout_mask(
             levels[row, run, half, block, 2 * pair : 2 * pair + 2] = word & 0xFFFF, word >> 16
     kept = levels.reshape(rows, runs, -1)[..., :columns]
     return (kept >= round(number(properties, "rate") * 65536)).reshape(shape)
+
+
+def uniform(
+    properties: Properties, shape: tuple[int, ...], draw: MaskCounter
+) -> npt.NDArray[np.float32]:
+    """Return uniform numbers; a counter gives four columns: words 0 and 1, and 2 and 3 in the
+    second half.
+    """
+    per_sample = integer(properties, "rows") if "rows" in properties else 1
+    rows = shape[0] // per_sample if per_sample else 1
+    first = draw.first_sample if per_sample else 0
+    columns = math.prod(shape) // rows
+    blocks, stream = -(-columns // 4), integer(properties, "stream")
+    key = draw.seed & WORD, draw.seed >> 32
+    words = np.empty((rows, 2, blocks, 2), np.int64)
+    for row, block in np.ndindex(rows, blocks):
+        words[row, :, block] = np.reshape(
+            philox((block, stream, first + row, draw.step), key), (2, 2)
+        )
+    numbers = ((words >> 9) + 0.5) / 2**23
+    return numbers.reshape(rows, -1)[:, :columns].reshape(shape).astype(np.float32)

@@ -93,6 +93,7 @@ WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
         padding.LabelCountOp,
         padding.ShareOp,
         random.DropoutMaskOp,
+        random.UniformOp,
         *linear_algebra.OPS,
         *fourier.OPS,
     ),

@@ -36,6 +36,7 @@ ELSEWHERE: Mapping[str, str] = {
     "valid_samples": "tests/cirh/test_batch_axes.py",
     "first_sample": _MODULES,
     "dropout_mask": "tests/compiler/kernels/test_dropout.py",
+    "uniform": "tests/keras_estimator/test_random_numbers.py",
     "state": "tests/compiler/kernels/test_batch_norm.py",
     "assign": "tests/compiler/kernels/test_batch_norm.py",
 }

@@ -62,6 +62,11 @@ def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None
     return x * scales.view(*kept.shape, *(1 for _ in x.shape[2:]))
 
 
+def _uniform(like: torch.Tensor) -> torch.Tensor:
+    """Return numbers for shape inference."""
+    return torch.rand_like(like)
+
+
 def _batch_norm(
     x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
@@ -76,6 +81,7 @@ ATTENTION = CompositeOp("csrun::scaled_dot_product_attention", _attention, draws
 CROSS_ENTROPY = CompositeOp("csrun::cross_entropy", _cross_entropy)
 DROPOUT = CompositeOp("csrun::dropout", _dropout, draws=True)
 CHANNEL_DROPOUT = CompositeOp("csrun::channel_dropout", _channel_dropout, draws=True)
+UNIFORM = CompositeOp("csrun::uniform", _uniform, draws=True)
 BATCH_NORM = CompositeOp("csrun::batch_norm", _batch_norm)
 
 
@@ -149,6 +155,13 @@ def record_channel_dropout(
     if input.dim() < 3:
         return NotImplemented
     return _record_dropped(CHANNEL_DROPOUT, recorder, input, p, training, inplace)
+
+
+def draw_uniform(recorder: StepRecorder, like: torch.Tensor) -> torch.Tensor:
+    """Return csrun's uniform numbers in (0, 1), with the shape and the samples of a tensor."""
+    with torch.no_grad():
+        drawn: torch.Tensor = UNIFORM.record(recorder, (like,))
+    return drawn
 
 
 def _record_dropped(
@@ -281,9 +294,9 @@ class _Recurrent:
         return x, *(torch.cat(each) for each in zip(*last, strict=True))
 
 
-#: Names of the operators with a dropout mask, forward and backward.
-_DROPOUTS = (ATTENTION, DROPOUT, CHANNEL_DROPOUT)
-DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
+#: Names of the operators that draw, forward and backward.
+_DRAWN = (ATTENTION, DROPOUT, CHANNEL_DROPOUT, UNIFORM)
+DRAWING = {name for w in _DRAWN for name in (w.name, w.backward_name)}
 
 
 def is_of_training(operator: RecordedOperator) -> bool:
