@@ -1,4 +1,4 @@
-"""The train_step of a model's class, run once on traced tensors, whose update csrun computes."""
+"""The train_step or test_step of a model's class, run once on traced tensors."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -19,15 +19,16 @@ from csrun.keras.torch_backend import keras
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.traced import TracedTensor
 
+_WHERE = "in micro-batches, on several systems and in mixed precision"
 _ONE_UPDATE = (
-    "csrun supports one loss.backward() and one self.optimizer.apply of the gradients of all "
-    "trainable weights"
+    f"{_WHERE} csrun supports one loss.backward() and one self.optimizer.apply of the gradients of "
+    "all trainable weights"
 )
 
 
-def has_custom_step(model: Any) -> bool:
-    """Return whether the class of a model, or the model itself, overrides train_step."""
-    module: str = model.train_step.__module__
+def has_custom_step(model: Any, name: str = "train_step") -> bool:
+    """Return whether the class of a model, or the model itself, overrides a step."""
+    module: str = getattr(model, name).__module__
     return module.split(".")[0] != "keras"
 
 
@@ -39,25 +40,21 @@ def code_of(step: Any) -> CodeType:
     return found
 
 
-class CustomStep:
-    """Call of a model's train_step whose loss, gradients and update are those of a built-in step.
+class OtherStepError(UsageError):
+    """A train_step that is not one loss and one update."""
 
-    It clears the gradients, computes any loss, calls backward() on it, and applies the gradients of
-    all trained variables once. csrun computes the backward pass and the update.
 
-    trained: variables and their traced tensors.
-    loss: on which backward() was called; None before it.
-    values, metrics: tensors and results of metrics that the step returns, by name; none if it
-        `returns_metrics`, which are those that the model has.
+class ReturnedValues:
+    """Values that a model's step returns.
 
-    Raises: UsageError for any other step
+    values, metrics: tensors and results of metrics, by name; none if it `returns_metrics`, which
+        are those that the model has.
     """
 
-    def __init__(self, model: Any, trained: Sequence[tuple[Any, torch.Tensor]]) -> None:
-        self._model, self._trained = model, trained
-        self._gradients: dict[int, torch.Tensor] = {}  # by variable
-        self._is_applied = self._was_cleared = False
-        self.loss: Any = None
+    STEP: ClassVar[str]
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
         self.values: dict[str, Any] = {}
         self.metrics: dict[str, MetricResult] = {}
         self.returns_metrics = False
@@ -69,23 +66,11 @@ class CustomStep:
         self._names = {*self._model.get_metrics_result()}
 
     def call(self, data: Any, calls: Sequence[MetricCall]) -> Any:
-        """Call train_step, and return its loss. calls: of metrics, as of `recorded_metrics`."""
-        self._set_gradients()  # left by the previous step
-        try:
-            with self._watched():
-                returned = self._model.train_step(data)
-            was_cleared = self._was_cleared or self._has_cleared
-        finally:
-            for variable, tensor in self._trained:
-                tensor.grad = variable._value.grad = None
-        if self.loss is None:
-            raise self._refusal("does not call backward() on a loss")
-        if not self._is_applied:
-            raise self._refusal("does not call self.optimizer.apply")
-        if not was_cleared:
-            raise self._refusal("does not call self.zero_grad(), so that gradients are added up")
-        self._take(returned, calls)
-        return self.loss
+        """Call the step, and return its loss. calls: of metrics, as of `recorded_metrics`."""
+        raise NotImplementedError
+
+    def require_readable(self, variable: Any) -> None:
+        """Raises: UsageError for a variable that the step must not read now"""
 
     def _take(self, returned: Any, calls: Sequence[MetricCall]) -> None:
         """Sort what the step returns.
@@ -114,19 +99,75 @@ class CustomStep:
             else:
                 self.metrics[name] = value
 
+    def _refusal(self, what: str, remedy: str) -> UsageError:
+        code = code_of(getattr(self._model, self.STEP))
+        return UsageError(
+            f"{code.co_filename}:{code.co_firstlineno}: {type(self._model).__name__}.{self.STEP} "
+            f"{what}: {remedy}"
+        )
+
+
+class CustomTestStep(ReturnedValues):
+    """Call of a model's test_step; the evaluation has what it returns, and no loss of its own."""
+
+    STEP = "test_step"
+
+    def call(self, data: Any, calls: Sequence[MetricCall]) -> None:
+        """Call test_step."""
+        self._take(self._model.test_step(data), calls)
+
+
+class CustomStep(ReturnedValues):
+    """Call of a model's train_step whose loss, gradients and update are those of a built-in step.
+
+    It clears the gradients, computes any loss, calls backward() on it, and applies the gradients of
+    all trained variables once. csrun computes the backward pass and the update.
+
+    trained: variables and their traced tensors.
+    loss: on which backward() was called; None before it.
+
+    Raises: UsageError for any other step
+    """
+
+    STEP = "train_step"
+
+    def __init__(self, model: Any, trained: Sequence[tuple[Any, torch.Tensor]]) -> None:
+        super().__init__(model)
+        self._trained = trained
+        self._gradients: dict[int, torch.Tensor] = {}  # by variable
+        self._is_applied = self._was_cleared = False
+        self.loss: Any = None
+
+    def call(self, data: Any, calls: Sequence[MetricCall]) -> Any:
+        """Call train_step, and return its loss."""
+        self._set_gradients()  # left by the previous step
+        try:
+            with self._watched():
+                returned = self._model.train_step(data)
+            was_cleared = self._was_cleared or self._has_cleared
+        finally:
+            for variable, tensor in self._trained:
+                tensor.grad = variable._value.grad = None
+        if self.loss is None:
+            raise self._other("does not call backward() on a loss")
+        if not self._is_applied:
+            raise self._other("does not call self.optimizer.apply")
+        if not was_cleared:
+            raise self._other("does not call self.zero_grad(), so that gradients are added up")
+        self._take(returned, calls)
+        return self.loss
+
     def require_readable(self, variable: Any) -> None:
         """Raises: UsageError for a variable that the update has changed"""
         if self._is_applied and any(variable is each for each, _ in self._trained):
-            raise self._refusal(
-                f"reads the weight {variable.path} after the update", "read it before"
-            )
+            raise self._other(f"reads the weight {variable.path} after the update")
 
     def _backward(self, loss: Any, *given: Any, **options: Any) -> None:
         """Keep the loss, in the place of a backward pass."""
         if self.loss is not None:
-            raise self._refusal("calls backward() twice")
+            raise self._other("calls backward() twice")
         if given or options:
-            raise self._refusal("gives arguments to backward()")
+            raise self._other("gives arguments to backward()")
         self.loss = loss
         self._was_cleared = self._has_cleared
         self._set_gradients()
@@ -147,19 +188,19 @@ class CustomStep:
         given = [variable for variable, _ in self._trained] if variables is None else [*variables]
         gradients = [*gradients]
         if self._is_applied:
-            raise self._refusal("applies gradients twice")
+            raise self._other("applies gradients twice")
         if {*map(id, given)} != {id(variable) for variable, _ in self._trained}:
-            raise self._refusal("does not apply the gradients of all trainable weights at once")
+            raise self._other("does not apply the gradients of all trainable weights at once")
         for variable, gradient in zip(given, gradients, strict=True):
             if gradient is not self._gradients.get(id(variable)):
-                raise self._refusal(
+                raise self._other(
                     f"applies a gradient of {variable.path} that is not v.value.grad after "
                     "backward()"
                 )
         self._is_applied = True
 
     def _refuse_other(self, *_: Any, **__: Any) -> None:
-        raise self._refusal("uses an optimizer other than that of compile()")
+        raise self._other("uses an optimizer other than that of compile()")
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -172,12 +213,8 @@ class CustomStep:
             stack.enter_context(patch.object(optimizer, "scale_loss", _unchanged))
             yield
 
-    def _refusal(self, what: str, remedy: str = _ONE_UPDATE) -> UsageError:
-        code = code_of(self._model.train_step)
-        return UsageError(
-            f"{code.co_filename}:{code.co_firstlineno}: {type(self._model).__name__}.train_step "
-            f"{what}: {remedy}"
-        )
+    def _other(self, what: str) -> "OtherStepError":
+        return OtherStepError(str(self._refusal(what, _ONE_UPDATE)))
 
 
 class _StepGradient(torch.Tensor):
@@ -185,9 +222,9 @@ class _StepGradient(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
-        raise UsageError(
+        raise OtherStepError(
             f"{user_line()}: train_step computes with a gradient, and csrun applies gradients "
-            "unchanged: use clipnorm, global_clipnorm or clipvalue of the optimizer"
+            f"unchanged {_WHERE}: use clipnorm, global_clipnorm or clipvalue of the optimizer"
         )
 
 

@@ -117,14 +117,16 @@ def validation_of(
 
     Raises: UsageError for another form, for arrays that are no data set, and if there is no size
     """
-    if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
-        raise UsageError("fit: validation_data must be (x, y) or (x, y, sample_weight)")
+    if hasattr(validation_data, "shape"):
+        validation_data = (validation_data,)
+    if not isinstance(validation_data, tuple | list) or len(validation_data) not in (1, 2, 3):
+        raise UsageError("fit: validation_data must be x, (x, y) or (x, y, sample_weight)")
     arrays = tuple(map(_nested, validation_data))
     try:
         dataset = Dataset.from_arrays(*arrays)
     except DataError as error:
         raise UsageError(f"fit: validation_data: {error}") from error
-    samples = _length(arrays[1])
+    samples = _length(arrays[0])
     most = min(batch_size, samples)
     sizes = (each for each in range(most, 0, -1) if samples % each == 0 == each % multiple)
     if (size := next(sizes, None)) is None:

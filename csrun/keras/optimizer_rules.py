@@ -1,7 +1,7 @@
 """Conversion of a Keras optimizer to csrun's learning algorithm."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,13 @@ from csrun.records.checkpoints import Checkpoint
 RATE_TENSOR = "fit/learning_rate"
 
 
-#: Entry of a checkpoint's identity: the rate that a recorded optimizer had when it began.
-RATE_ENTRY = "learning_rate"
-
-
 @dataclass(frozen=True)
 class KerasLearning:
     """Algorithms by the torch names of parameters, limits of gradients, and the loss scale.
 
     step: the optimizer's own update, which is recorded if there is no rule for it.
-    changed_values, identity: as in `TracedModel`, of a recorded learning rate.
+    changed_values, identity: as in `TracedModel`, of recorded learning rates, by the names of their
+        states below `optimizer/`.
     """
 
     algorithms: Mapping[str, Algorithm]
@@ -109,17 +106,27 @@ def rates_of(own: float, start: Checkpoint | None) -> tuple[float, float]:
 
 
 def _recorded(step: OptimizerStep, start: Checkpoint | None) -> KerasLearning:
-    """Return a recorded update, whose learning rate is chosen as in `rates_of`."""
-    if (own := step.rate) is None:
-        return KerasLearning({}, step=step)
+    """Return a recorded update."""
+    rates = {} if (own := step.rate) is None else {RATE_NAME: own}
+    return replace(learning_of_states(rates, start), step=step)
+
+
+def learning_of_states(rates: Mapping[str, float], start: Checkpoint | None) -> KerasLearning:
+    """Return the learning of updates that the program computes itself.
+
+    rates: learning rates by the names of their states; each is chosen as in `rates_of`.
+    """
     changed: dict[str, Array] = {}
-    first = own
-    if start is not None and (entry := start.manifest.identity.get(RATE_ENTRY)) is not None:
-        if own in (float(entry), float(start.tensor(RATE_NAME))):
-            first = float(entry)
-        else:
-            changed[RATE_NAME] = np.array(own, np.float32)
-    return KerasLearning({}, step=step, changed_values=changed, identity={RATE_ENTRY: str(first)})
+    identity: dict[str, str] = {}
+    for name, own in rates.items():
+        key, first = name.removeprefix(OPTIMIZER_FOLDER), own
+        if start is not None and (entry := start.manifest.identity.get(key)) is not None:
+            if own in (float(entry), float(start.tensor(name))):
+                first = float(entry)
+            else:
+                changed[name] = np.array(own, np.float32)
+        identity[key] = str(first)
+    return KerasLearning({}, changed_values=changed, identity=identity)
 
 
 def _is_recorded(optimizer: Any, start: Checkpoint | None) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain, count
 from typing import Any
 from unittest.mock import patch
@@ -44,7 +45,7 @@ class OptimizerStep:
     def __init__(self, model: KerasModel, optimizer: Any, is_mixed: bool = False) -> None:
         self._model, self._optimizer, self._is_mixed = model, optimizer, is_mixed
         self.name = type(optimizer).__name__
-        _require_free_folder(model)
+        require_free_folder(model)
         whole = model.keras.optimizer if is_mixed else optimizer
         self._scaler = whole if isinstance(whole, keras.optimizers.LossScaleOptimizer) else None
         if not whole.built:
@@ -52,7 +53,7 @@ class OptimizerStep:
         state = [*optimizer.variables]
         if self._scaler is not None:
             state += [self._scaler.step_counter, self._scaler.dynamic_scale]
-        model.state = _named(state)
+        model.state = named_variables(state, OPTIMIZER_FOLDER)
         self.module = ModelGroup((), ())
         model.hold_variables(self.module)
         for name, variable in model.state.items():
@@ -95,9 +96,10 @@ class OptimizerStep:
         Raises: UsageError for an update that csrun cannot record
         """
         trained = [tensor_at(self.module, stored_name(v)) for v in self._model.trained]
-        branches = _Branches(recorder, [tensor for _, tensor in self._tensors])
+        branches = Branches(recorder, [tensor for _, tensor in self._tensors])
         apply = (self._scaler or self._optimizer).apply
-        with torch.no_grad(), self._scope(), self._as_recorded(branches):
+        as_recorded = recorded_as_operators(self._optimizer, branches, self._is_mixed)
+        with torch.no_grad(), self._scope(), as_recorded:
             try:
                 apply([tensor.grad for tensor in trained], self._model.trained)
             except CaptureError as error:
@@ -112,36 +114,40 @@ class OptimizerStep:
         named = self._model.named.items()
         return [(variable, tensor_at(self.module, name)) for name, variable in named]
 
-    def _scope(self) -> "_WrittenScope":
-        return _WrittenScope(self._tensors, self._refusal_of)
-
-    def _refusal_of(self, variable: Any) -> UsageError:
-        """Return the error for an assignment to a variable that is not part of the step."""
-        return UsageError(
-            f"optimizer {self.name}: its update assigns {variable.path}, which is not among its "
-            "variables: make it by add_variable in build(), and draw no random numbers"
-        )
-
-    @contextmanager
-    def _as_recorded(self, branches: "_Branches") -> Iterator[None]:
-        """Context manager in which the optimizer calls operators that csrun records, in float32
-        unscaled.
-        """
-        from keras.src.ops.core import Cond
-        from keras.src.optimizers.base_optimizer import BaseOptimizer
-
-        kind = type(self._optimizer)
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(Cond, "__call__", branches.called))
-            if not self._is_mixed:
-                stack.enter_context(patch.object(self._optimizer, "loss_scale_factor", None))
-            for name in _FOREACH_METHODS:
-                if getattr(kind, name).__module__.startswith("keras.src.backend."):
-                    stack.enter_context(patch.object(kind, name, getattr(BaseOptimizer, name)))
-            yield
+    def _scope(self) -> "WrittenScope":
+        return WrittenScope(self._tensors, partial(refusal_of_write, self._optimizer))
 
 
-def _require_free_folder(model: KerasModel) -> None:
+def refusal_of_write(optimizer: Any, variable: Any) -> UsageError:
+    """Return the error for an assignment to a variable that is not part of the step."""
+    return UsageError(
+        f"optimizer {type(optimizer).__name__}: its update assigns {variable.path}, which is not "
+        "among its variables: make it by add_variable in build(), and draw no random numbers"
+    )
+
+
+@contextmanager
+def recorded_as_operators(
+    optimizer: Any, branches: "Branches", is_scaled: bool = False
+) -> Iterator[None]:
+    """Context manager in which an optimizer calls operators that csrun records, in float32
+    unscaled.
+    """
+    from keras.src.ops.core import Cond
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+    kind = type(optimizer)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Cond, "__call__", branches.called))
+        if not is_scaled:
+            stack.enter_context(patch.object(optimizer, "loss_scale_factor", None))
+        for name in _FOREACH_METHODS:
+            if getattr(kind, name).__module__.startswith("keras.src.backend."):
+                stack.enter_context(patch.object(kind, name, getattr(BaseOptimizer, name)))
+        yield
+
+
+def require_free_folder(model: KerasModel) -> None:
     """Raises: UsageError for a layer whose variables have names of the optimizer's"""
     for variable in model.variables:
         if stored_name(variable).startswith(OPTIMIZER_FOLDER):
@@ -151,17 +157,19 @@ def _require_free_folder(model: KerasModel) -> None:
             )
 
 
-def _named(variables: Sequence[Any]) -> dict[str, Any]:
-    """Return variables by their names in a checkpoint, numbered if Keras repeats a name."""
+def named_variables(variables: Sequence[Any], folder: str) -> dict[str, Any]:
+    """Return variables of an optimizer by their names in a checkpoint, numbered if Keras repeats a
+    name.
+    """
     found: dict[str, Any] = {}
     for variable in variables:
-        name = f"{OPTIMIZER_FOLDER}{variable.path.rpartition('/')[2]}"
+        name = f"{folder}{variable.path.rpartition('/')[2]}"
         numbered = (f"{name}_{number}" for number in count(2))
         found[next(each for each in chain([name], numbered) if each not in found)] = variable
     return found
 
 
-class _WrittenScope(keras.StatelessScope):
+class WrittenScope(keras.StatelessScope):
     """Scope in which variables are these tensors, which assignments write."""
 
     def __init__(
@@ -184,7 +192,7 @@ class _WrittenScope(keras.StatelessScope):
         self.state_mapping[id(variable)].copy_(value)
 
 
-class _Branches:
+class Branches:
     """Branches that depend on a number of the step: both are recorded, and each tensor selects a
     value.
     """

@@ -1,7 +1,6 @@
 """Tracing of a Keras model: forward, loss and backward pass, recorded once per mode."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +15,19 @@ from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
 from csrun.cirh.ops.learning import UPDATE_SCOPE
 from csrun.cirh.ops.model import OutputOp
-from csrun.compiler import CompileError, CompileOptions, rebatch, separate_update
+from csrun.compiler import CompileOptions, rebatch, separate_update
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
 from csrun.keras.custom_metrics import has_custom_metrics
-from csrun.keras.custom_step import CustomStep, CustomStepMetrics, code_of, has_custom_step
+from csrun.keras.custom_step import (
+    CustomStep,
+    CustomStepMetrics,
+    CustomTestStep,
+    OtherStepError,
+    ReturnedValues,
+    has_custom_step,
+)
 from csrun.keras.host_metrics import (
     FitMetrics,
     KerasMetrics,
@@ -31,13 +37,21 @@ from csrun.keras.host_metrics import (
 from csrun.keras.metric_calls import masks_of, recorded_metrics
 from csrun.keras.model_call import plain_errors, without_host_draws
 from csrun.keras.model_precision import storage_of
-from csrun.keras.optimizer_rules import KerasLearning, learning_of
+from csrun.keras.optimizer_rules import KerasLearning, learning_of, learning_of_states
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
+from csrun.keras.recorded_draws import recorded_draws
 from csrun.keras.recorded_dropout import recorded_dropout
+from csrun.keras.several_updates import SeveralUpdates, UnknownOptimizerError, add_optimizer
+from csrun.keras.step_refusals import (
+    advice_on_statistics,
+    named_layer,
+    named_missing_loss,
+    require_no_draws,
+    require_plain_step,
+)
 from csrun.keras.step_scope import StepScope
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name, tensor_at
-from csrun.pytorch.errors import CaptureError
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.lower.to_cirh import module_of, output_name
 from csrun.pytorch.record.recorder import StepRecorder
@@ -79,7 +93,7 @@ def trace_keras(
     an operator
     """
     storage, mode = _storage_of(model, config), options.run_mode
-    _require_plain_step(model.keras, mode)
+    require_plain_step(model.keras, mode)
     trains = mode is RunMode.TRAIN
     learning = KerasLearning({})
     if trains:
@@ -87,8 +101,15 @@ def trace_keras(
     if learning.step is not None:
         learning.step.require_countable(last)
     step = _KerasStep(model, mode, learning.step)
-    recording = step.record(dataset)
-    _require_no_draws(recording)
+    try:
+        recording = step.record(dataset)
+    except OtherStepError:
+        if options.parts > 1 or storage is not None:
+            raise
+        step, recording = _recorded_updates(model, dataset)
+        step.updates.require_countable(last)
+        learning = learning_of_states(step.updates.rates, start)
+    require_no_draws(recording)
     is_measured = mode is RunMode.EVAL or (fit.takes_metrics and trains)
     if is_measured and step.custom is None:
         warn_of_layer_metrics(model.keras, step.calls)
@@ -100,7 +121,7 @@ def trace_keras(
     if is_measured:
         wanted = _refs(step.measured)
     scaling = None if storage is None else learning.scaling
-    with _named_layer():
+    with named_layer():
         module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
     if storage is not None:
         set_storage(module, storage)
@@ -113,30 +134,9 @@ def trace_keras(
         changed_values=learning.changed_values,
         identity=learning.identity,
     )
-    with _advice_on_statistics(model.keras, options, specs[0].shape[0]):
+    with advice_on_statistics(model.keras, options, specs[0].shape[0]):
         rebatch(module, options, specs[0].shape[0])
     return traced
-
-
-_STEPS = {
-    RunMode.TRAIN: ("make_train_function",),
-    RunMode.EVAL: ("test_step", "make_test_function"),
-    RunMode.PREDICT: ("predict_step", "make_predict_function"),
-}
-
-
-def _require_plain_step(model: Any, mode: RunMode) -> None:
-    """Raises: UsageError for a model that overrides its step, which csrun does not call"""
-    for name in _STEPS[mode]:
-        step = getattr(model, name)
-        if step.__module__.split(".")[0] == "keras":
-            continue
-        code, kind = code_of(step), type(model).__name__
-        raise UsageError(
-            f"{code.co_filename}:{code.co_firstlineno}: {kind}.{name} is not called: "
-            "csrun records call(), compute_loss() and the optimizer, and calls compute_metrics(): "
-            "move what it computes there"
-        )
 
 
 def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:
@@ -150,95 +150,54 @@ def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:
     return storage_of(model.keras, configured)
 
 
-@contextmanager
-def _named_layer() -> Iterator[None]:
-    """Add the layer of a refused operator to the error.
-
-    Raises: UsageError
-    """
-    try:
-        yield
-    except CaptureError as error:
-        raise UsageError(f"layer {error.layer or 'model'}: {error}") from error
-
-
-@contextmanager
-def _named_missing_loss(model: Any) -> Iterator[None]:
-    """Raises: UsageError for a model without a loss"""
-    try:
-        yield
-    except ValueError as error:
-        if "No loss to compute" not in str(error):
-            raise
-        raise UsageError(
-            f"Keras model {model.name!r} has no loss: give compile() a loss, or override "
-            "compute_loss()"
-        ) from error
-
-
-@contextmanager
-def _advice_on_statistics(model: Any, options: CompileOptions, samples: int) -> Iterator[None]:
-    """Add alternatives to the error of a layer that needs statistics of the whole batch.
-
-    samples: batch size
-
-    Raises: UsageError
-    """
-    try:
-        yield
-    except CompileError as error:
-        layers = {layer.path: layer for layer in model._flatten_layers(include_self=False)}
-        if isinstance(layers.get(error.layer), keras.layers.BatchNormalization):
-            advice = "use keras.layers.GroupNormalization or LayerNormalization"
-            if (parts := options.parts) == options.micro_batches:
-                advice += (
-                    f", or batch_size {samples // parts} and gradient_accumulation_steps={parts} "
-                    "in the optimizer, which takes the statistics of each batch"
-                )
-            raise UsageError(f"{error}; {advice}") from error
-        raise
-
-
-def _require_no_draws(recording: Recording) -> None:
-    """Raises: UsageError for a layer with random numbers other than dropout masks"""
-    leaf = next(iter(recording.script_leaves), None)
-    if leaf is None:
-        return
-    scopes = (op.scope for op in recording.operators if leaf.value in op.operands)
-    raise UsageError(
-        f"layer {next(scopes, '') or 'model'}: {leaf.name}: it draws random numbers, and csrun "
-        "draws the masks of dropout only: use keras.layers.Dropout, or have the input_fn give "
-        "the numbers as a feature"
-    )
-
-
 def example_of(dataset: Dataset) -> tuple[Any, ...]:
     """Return a batch of zeros."""
     specs = dataset.element_spec()
     return dataset.nested([torch.zeros(spec.shape, dtype=_dtype(spec.dtype)) for spec in specs])
 
 
+def _recorded_updates(model: KerasModel, dataset: Dataset) -> "tuple[_KerasStep, Recording]":
+    """Record a train_step with the updates that it makes, by any optimizers."""
+    optimizers: dict[str, Any] = {}
+    while True:
+        step = _KerasStep(model, RunMode.TRAIN, updates=SeveralUpdates(model, optimizers))
+        try:
+            return step, step.record(dataset)
+        except UnknownOptimizerError as error:
+            add_optimizer(optimizers, model.keras, error)
+        finally:
+            step.updates.clear()
+
+
 class _KerasStep:
     """A step of a Keras model on traced tensors. batch, outputs: in the model's structure.
 
-    custom: the class's own train_step, if it has one, whose values metrics are computed from.
+    custom: the class's own train_step or test_step, if it has one, whose values metrics are
+        computed from.
     masks: as of `masks_of`. calls: of metrics, in call or compute_loss.
 
     update: that of the optimizer, if it is recorded.
+    updates: those of train_step, if it has others than one update by the optimizer.
     """
 
     def __init__(
-        self, model: KerasModel, mode: RunMode, update: OptimizerStep | None = None
+        self,
+        model: KerasModel,
+        mode: RunMode,
+        update: OptimizerStep | None = None,
+        updates: SeveralUpdates | None = None,
     ) -> None:
-        self._model, self._mode, self._update = model, mode, update
-        self._module = model.module if update is None else update.module
+        self._model, self._mode, self._update, self._updates = model, mode, update, updates
+        self._module = next((each.module for each in (update, updates) if each), model.module)
         self._recorder = StepRecorder(self._module)
         self._recorder.may_draw = True
         read_batch(self._recorder)
-        self.custom: CustomStep | None = None
-        if mode is RunMode.TRAIN and has_custom_step(model.keras):
+        self.custom: ReturnedValues | None = updates
+        if updates is None and mode is RunMode.TRAIN and has_custom_step(model.keras):
             trained = [(v, tensor_at(self._module, stored_name(v))) for v in model.trained]
             self.custom = CustomStep(model.keras, trained)
+        elif mode is RunMode.EVAL and has_custom_step(model.keras, "test_step"):
+            self.custom = CustomTestStep(model.keras)
         layers = model.keras._flatten_layers(include_self=False)
         self._recorder.scopes.name_modules({each: each.path or each.name for each in layers})
 
@@ -260,6 +219,12 @@ class _KerasStep:
             if loss is not None:
                 loss.backward()
         return recorder.finish()
+
+    @property
+    def updates(self) -> SeveralUpdates:
+        """Updates of train_step."""
+        assert self._updates is not None, "given"
+        return self._updates
 
     @property
     def measured(self) -> Any:
@@ -293,17 +258,25 @@ class _KerasStep:
         with self._scope(tensors) as scope:
             # A copy, since Keras multiplies masks into it in place.
             weights = tree_map_only(torch.Tensor, torch.clone, sample_weight)
-            with without_host_draws(), plain_errors(), recorded_dropout(tree_leaves(x)[0]):
+            sample = tree_leaves(x)[0]
+            with (
+                without_host_draws(),
+                plain_errors(),
+                recorded_dropout(sample),
+                recorded_draws(sample),
+            ):
                 if self.custom is not None:
                     data = keras.utils.pack_x_y_sample_weight(x, y, weights)
                     loss = self.custom.call(data, self.calls)
-                    self._assign(tensors, scope)
+                    if trains:
+                        self._assign(tensors, scope)
                     return loss
+                if self._mode is RunMode.PREDICT:
+                    self.outputs = model.keras.predict_step(keras.utils.pack_x_y_sample_weight(x))
+                    return None
                 self.outputs = model.keras(x, training=trains)
                 self.masks = masks_of(self.outputs)
-            if self._mode is RunMode.PREDICT:
-                return None
-            with _named_missing_loss(model.keras):  # omits `training` if the class does not take it
+            with named_missing_loss(model.keras):  # omits `training` if the class does not take it
                 loss = model.keras._compute_loss(
                     x=x, y=y, y_pred=self.outputs, sample_weight=weights, training=trains
                 )
@@ -314,7 +287,8 @@ class _KerasStep:
     def _scope(self, tensors: Sequence[tuple[Any, Any]]) -> StepScope:
         """Scope of the step, in which variables are these tensors."""
         require_readable = None if self.custom is None else self.custom.require_readable
-        return StepScope(self._model.keras, tensors, require_readable)
+        states = [] if self._updates is None else self._updates.tensors
+        return StepScope(self._model.keras, tensors, require_readable, states)
 
     def _assign(self, tensors: Sequence[tuple[Any, Any]], scope: keras.StatelessScope) -> None:
         """Write the variables that layers have assigned.
@@ -347,18 +321,20 @@ class _KerasStep:
                 metrics.returned = None if self.custom.returns_metrics else self.custom.metrics
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
-        folders = () if self._update is None else (OPTIMIZER_FOLDER,)
+        is_recorded = self._update is not None or self._updates is not None
+        folders = (OPTIMIZER_FOLDER,) if is_recorded else ()
         first_values = self._model.values()
         return TracedModel(module, metrics, first_values=first_values, optimizer_folders=folders)
 
     @property
     def names(self) -> list[str]:
-        """Return names of the outputs: those of their layers, else numbers."""
+        """Return names of the outputs: those of their layers if they differ, else numbers."""
         model, count = self._model.keras, len(tree_leaves(self.outputs))
         if isinstance(model, keras.Sequential):
             return [model.layers[-1].name]
         names = getattr(model, "output_names", [])
-        return names if len(names) == count else [f"output_{n}" for n in range(count)]
+        is_usable = len({*names}) == count
+        return names if is_usable else [f"output_{n}" for n in range(count)]
 
 
 def _dtype(dtype: Any) -> torch.dtype:

@@ -14,6 +14,7 @@ class StepScope(keras.StatelessScope):
     """Scope of a step, in which variables are the given tensors, and others are constant.
 
     require_readable: raises an error for a variable that the step must not read now.
+    states: variables that the step writes in place, and their tensors.
 
     Raises: UsageError for a write of a constant, or a read of a variable of the optimizer
     """
@@ -23,13 +24,16 @@ class StepScope(keras.StatelessScope):
         model: Any,
         tensors: Sequence[tuple[Any, Any]],
         require_readable: Callable[[Any], None] | None = None,
+        states: Sequence[tuple[Any, Any]] = (),
     ) -> None:
         super().__init__(tensors, collect_losses=True)
+        # Keras would convert them to the variables' types, such as the integers of step counts.
+        self.state_mapping |= {id(variable): tensor for variable, tensor in states}
         self._model, self._require_readable = model, require_readable
 
     def get_current_value(self, variable: Any) -> Any:
         """Return the variable's value in the step."""
-        optimizer = self._model.optimizer
+        optimizer = None if id(variable) in self.state_mapping else self._model.optimizer
         if optimizer is not None and any(variable is each for each in optimizer.variables):
             raise UsageError(
                 f"{user_line()}: the step reads {variable.path} of the optimizer, which csrun "

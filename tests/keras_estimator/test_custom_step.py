@@ -12,13 +12,13 @@ from support.keras_models import BATCH, CLASSES, L, batches, compiled, keras, se
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
+from csrun.data import Dataset
 from csrun.keras import KerasModelToCerebrasEstimator
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 ops = keras.ops
 X, Y = (np.concatenate(each) for each in zip(*batches("mlp", 4), strict=True))
 SETTINGS = {"batch_size": BATCH, "epochs": 2, "shuffle": False}
-OTHER = keras.optimizers.SGD(0.1)
 HERE = re.escape(__file__)
 
 
@@ -181,76 +181,76 @@ def test_a_step_of_one_loss_and_one_update_is_that_of_keras(tmp_path, build, dat
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)
 
 
-class Clipped(Recipe):
-    """A model that changes gradients."""
+class SuperTest(keras.Sequential):
+    """A model that calls the built-in step of an evaluation."""
 
-    def gradients(self):
-        """Smaller gradients."""
-        return [0.5 * each for each in super().gradients()]
-
-
-class InPlace(Recipe):
-    """A model that changes gradients in place."""
-
-    def gradients(self):
-        """Smaller gradients."""
-        for weight in self.trainable_weights:
-            weight.value.grad.data.clamp_(-1, 1)
-        return super().gradients()
+    def test_step(self, data):
+        """The built-in step, with a value of the batch."""
+        return {**super().test_step(data), "batch_mean": ops.mean(data[0])}
 
 
-class Norms(Recipe):
-    """A model that clips gradients by PyTorch."""
+class RecipeTest(keras.Sequential):
+    """A model with the step of an evaluation of Keras's guide."""
 
-    def gradients(self):
-        """Smaller gradients."""
-        torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
-        return super().gradients()
-
-
-class Twice(Recipe):
-    """A model with two updates."""
-
-    def gradients(self):
-        """The gradients, after an update by them."""
-        found = super().gradients()
-        self.optimizer.apply(found, self.trainable_weights)
-        return found
+    def test_step(self, data):
+        """Forward pass and metrics."""
+        x, y = data
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(y=y, y_pred=y_pred)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, y_pred)
+        return {m.name: m.result() for m in self.metrics}
 
 
-class TwoOptimizers(Recipe):
-    """A model with a second optimizer."""
+class NoLoss(keras.Sequential):
+    """A model whose evaluation has no loss, and whose prediction is a class."""
 
-    def gradients(self):
-        """The gradients, after an update by them."""
-        found = super().gradients()
-        OTHER.apply(found, self.trainable_weights)
-        return found
+    def test_step(self, data):
+        """A share of positive features."""
+        return {"positive": ops.mean(ops.cast(self(data[0]) > 0, "float32"))}
 
-
-class Replaced(Recipe):
-    """A model that applies other gradients."""
-
-    def gradients(self):
-        """Gradients of one."""
-        return [torch.ones(tuple(v.shape)) for v in self.trainable_weights]
+    def predict_step(self, data):
+        """The probabilities of the classes."""
+        return ops.softmax(super().predict_step(data))
 
 
-class Part(Recipe):
-    """A model that trains one layer."""
+@pytest.mark.parametrize("kind", [SuperTest, RecipeTest, NoLoss])
+@pytest.mark.parametrize("micro_batch", ["auto", 8])
+def test_an_own_test_step_is_evaluated_as_in_keras(tmp_path, kind, micro_batch):
+    build = lambda: classifier(kind)  # noqa: E731
+    model = build()
+    history = model.fit(X, Y, **SETTINGS, verbose=0, validation_data=(X, Y)).history
+    config = CSRunConfig(micro_batch_size=micro_batch)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, config)
+    found = estimator.fit(X, Y, **SETTINGS, validation_data=(X, Y)).history
+    for name in {*history} - {"accuracy"}:  # Keras's is that of the evaluation, by one state
+        assert found[name] == pytest.approx(history[name], rel=1e-5), name
+    wanted = _flat(model.evaluate(X, Y, batch_size=BATCH, verbose=0, return_dict=True))
+    found = estimator.evaluate(lambda _: Dataset.from_arrays(X, Y).batch(BATCH))
+    assert {*found} == {*wanted, "global_step"}
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(float(value), rel=1e-5), name
 
-    def gradients(self):
-        """Gradients, of which one layer's are applied."""
-        weights = self.layers[0].trainable_weights
-        self.optimizer.apply([v.value.grad for v in weights], weights)
+
+def _flat(values):
+    """Numbers by name, of dicts in dicts, too."""
+    found = {}
+    for name, value in values.items():
+        found |= _flat(value) if isinstance(value, dict) else {name: value}
+    return found
 
 
-class After(Recipe):
-    """A model that reads weights after the update."""
-
-    def train_step(self, data):
-        """The step, and a norm of a kernel."""
-        return {**super().train_step(data), "norm": ops.norm(self.layers[0].kernel)}
+def test_an_own_predict_step_predicts_as_in_keras(tmp_path):
+    model = classifier(NoLoss)
+    estimator = KerasModelToCerebrasEstimator(model, tmp_path)
+    estimator.fit(X, Y, **SETTINGS)
+    found = [*estimator.predict(lambda _: Dataset.from_arrays(X).batch(BATCH))]
+    wanted = model.predict(X, verbose=0)
+    rows = [next(iter(each.values())) for each in found]
+    np.testing.assert_allclose(rows, wanted, rtol=1e-4, atol=1e-6)
 
 
 class Accumulates(Recipe):
@@ -342,18 +342,9 @@ class Bare(Recipe):
 
 
 RESULT = "the step computes with the result of a metric, which csrun updates after the step"
-COMPUTES = "train_step computes with a gradient, and csrun applies gradients"
 REFUSED = {
-    Clipped: COMPUTES,
-    InPlace: COMPUTES,
-    Norms: COMPUTES,
-    Replaced: r"Replaced.train_step applies a gradient of .*/kernel that is not v.value.grad after",
-    Twice: "Twice.train_step applies gradients twice: csrun supports one loss",
-    TwoOptimizers: "TwoOptimizers.train_step uses an optimizer other than that of compile",
-    Part: "Part.train_step does not apply the gradients of all trainable weights at once",
-    After: "After.train_step reads the weight .*/kernel after the update",
-    Accumulates: "Accumulates.train_step does not call self.zero_grad..,",
-    NoUpdate: "NoUpdate.train_step does not call self.optimizer.apply: csrun",
+    Accumulates: "Accumulates.train_step applies a gradient of .* to which those of earlier steps",
+    NoUpdate: "NoUpdate.train_step does not apply gradients: call optimizer.apply in it",
     Counts: "the step reads .*iteration of the optimizer, which csrun updates: use a callback",
     CountsSteps: "the step assigns .*count, which is constant in csrun: make it a float32",
     returning("Scaled", lambda model: 100 * model.metrics[0].result()): RESULT,

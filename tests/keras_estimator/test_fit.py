@@ -76,11 +76,11 @@ def test_fit_refuses_an_argument_by_name(tmp_path, given, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (X, r"^fit: validation_data must be \(x, y\) or \(x, y, sam"),
+        ((X, Y, Y, Y), r"^fit: validation_data must be x, \(x, y\) or \(x, y, sam"),
         ((X[:0], Y[:0]), r"^fit: validation_data: .*the data set must not be empty"),
         ((X, Y[:-1]), r"^fit: validation_data: .*arrays must have equal lengths"),
     ],
-    ids=["features", "empty", "unequal"],
+    ids=["four", "empty", "unequal"],
 )
 def test_validation_data_are_checked_before_the_training(tmp_path, data, message):
     estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)

@@ -1,4 +1,4 @@
-"""A Keras model in a job, with a recorded update: modes, Keras in the chief alone, resuming."""
+"""A Keras model in a job, with noise and a recorded update: modes, imports, resuming."""
 
 import json
 import re
@@ -42,8 +42,8 @@ def build():
             return x
 
     random.seed(1)  # of the weights; keras.utils.set_random_seed imports TensorFlow, too
-    layers = [keras.Input((20,)), keras.layers.Dense(8, "relu"), Counter(), keras.layers.Dense(2)]
-    model = keras.Sequential(layers)
+    first = [keras.Input((20,)), keras.layers.GaussianNoise(0.5), keras.layers.Dense(8, "relu")]
+    model = keras.Sequential([*first, Counter(), keras.layers.Dense(2)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Lion(0.01), loss, metrics=["accuracy"])
     return model
