@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.keras.torch_backend import keras
-from csrun.keras.variables_module import KerasModel, place_of, stored_name, tensor_at
+from csrun.keras.variables_module import KerasModel, hold_tensor, stored_name, tensor_at
 from csrun.pytorch.errors import CaptureError
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recorder import StepRecorder
@@ -57,8 +57,8 @@ class OptimizerStep:
         self.module = ModelGroup((), ())
         model.hold_variables(self.module)
         for name, variable in model.state.items():
-            parent, last = place_of(self.module, name)
-            parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
+            value = variable.value.detach().cpu().to(torch.float32, copy=True)
+            hold_tensor(self.module, name, value)
 
     @property
     def rate(self) -> float | None:

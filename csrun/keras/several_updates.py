@@ -23,7 +23,7 @@ from csrun.keras.optimizer_step import (
     require_free_folder,
 )
 from csrun.keras.torch_backend import keras
-from csrun.keras.variables_module import KerasModel, place_of, stored_name, tensor_at
+from csrun.keras.variables_module import KerasModel, hold_tensor, stored_name, tensor_at
 from csrun.pytorch.errors import CaptureError
 from csrun.pytorch.record.model_group import ModelGroup
 
@@ -58,11 +58,10 @@ class SeveralUpdates(ReturnedValues):
         self.module = ModelGroup((), ())
         model.hold_variables(self.module)
         for variable in model.trained:  # its own tensor, whose gradient the step reads and clears
-            parent, last = place_of(self.module, stored_name(variable))
-            parent.register_parameter(last, variable._value)
+            hold_tensor(self.module, stored_name(variable), variable._value)
         for name, variable in model.state.items():
-            parent, last = place_of(self.module, name)
-            parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
+            value = variable.value.detach().cpu().to(torch.float32, copy=True)
+            hold_tensor(self.module, name, value)
 
     @property
     def rates(self) -> dict[str, float]:

@@ -83,11 +83,9 @@ class KerasModel:
         """Register copies of the variables in a module."""
         for variable in self.trained:
             value = torch.nn.Parameter(variable.value.detach().cpu().clone())
-            parent, name = place_of(module, stored_name(variable))
-            parent.register_parameter(name, value)
+            hold_tensor(module, stored_name(variable), value)
         for variable in self.kept:
-            parent, name = place_of(module, stored_name(variable))
-            parent.register_buffer(name, variable.value.detach().cpu().clone())
+            hold_tensor(module, stored_name(variable), variable.value.detach().cpu().clone())
 
     def values(self) -> dict[str, Array]:
         """Return values of the variables by their names in a checkpoint."""
@@ -135,21 +133,30 @@ def stored_name(variable: Any) -> str:
 
 def tensor_at(module: torch.nn.Module, name: str) -> torch.Tensor:
     """Return the parameter or buffer of a module by its name in a checkpoint."""
-    parent, last = place_of(module, name)
-    found: torch.Tensor = getattr(parent, last)
+    parent, last = _place_of(module, name)
+    found = parent._parameters.get(last, parent._buffers.get(last))
+    assert found is not None, "it is held"
     return found
 
 
-def place_of(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+def hold_tensor(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Register a parameter or buffer by its name in a checkpoint."""
+    parent, last = _place_of(module, name)
+    # Not by register_parameter, which refuses names of a Module's methods, such as `float`.
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    (parent._parameters if is_parameter else parent._buffers)[last] = tensor
+
+
+def _place_of(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
     """Return the submodule with the tensor of a checkpoint name, and the tensor's name in it.
 
     Modules are nested like the paths of variables.
     """
     *parts, last = name.split("/")
     for part in parts:
-        if part not in module._modules:
-            module.add_module(part, torch.nn.Module())
-        module = module.get_submodule(part)
+        found = module._modules.setdefault(part, torch.nn.Module())
+        assert found is not None, "a module"
+        module = found
     return module, last
 
 

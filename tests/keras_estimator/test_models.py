@@ -219,3 +219,25 @@ def flat(batch):
 
 def unflat(name, x):
     return (x[:, :6], x[:, 6:]) if name == "two inputs" else x
+
+
+class Float(keras.Sequential):
+    """A model whose name, and those of its layers, are methods of PyTorch's modules."""
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lion"])
+def test_names_of_layers_may_be_those_of_methods(tmp_path, optimizer):
+    def build():
+        seed(1)
+        layers = [L.Dense(8, "relu", name="half"), L.Dense(CLASSES, name="models")]
+        return compiled(Float([keras.Input((20,)), *layers]), optimizer)
+
+    model, sample = build(), batches("mlp", 2)
+    own_steps(model, sample)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
+    estimator.train(input_fn(sample))
+    for (path, found), (_, own) in zip(
+        weights_of(estimator.keras_model), weights_of(model), strict=True
+    ):
+        assert path.startswith(("float/", "half/", "models/"))
+        np.testing.assert_allclose(found, own, rtol=1e-5, atol=1e-6)
