@@ -216,6 +216,8 @@ def _replay(
     computing = next((p for p in processes if any(s.track == "compute" for s in p.spans)), None)
     if computing is None or (steps := _STEPS.match(path.name)) is None:
         return path.name, (), f"{path.name} has no visits"
+    if plan.replicas > 1:
+        return path.name, (), f"{path.name} has no visits: replicas compute them at once"
     found = _steps(int(steps[1]), processes, computing, plan, visits)
     problem = "" if found else f"{path.name} is not of the newest compile"
     return path.name, tuple(found[:MOST_STEPS_SHOWN]), problem

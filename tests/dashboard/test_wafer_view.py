@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from csrun.base.errors import CsrunError
@@ -70,6 +71,9 @@ def test_a_trace_of_another_compile_and_a_damaged_plan_are_refused(
     other.write_text(json.dumps({"traceEvents": kept}))
     view = wafer_view(read_plan(compiled), SYSTEM, (other,))
     assert (view.steps, view.problem) == ((), "steps_6_8.json is not of the newest compile")
+    replicated = msgspec.structs.replace(read_plan(compiled), replicas=2)
+    problem = wafer_view(replicated, SYSTEM, (other,)).problem
+    assert problem == "steps_6_8.json has no visits: replicas compute them at once"
     other.write_text("[]")
     assert "cannot be read" in wafer_view(read_plan(compiled), SYSTEM, (other,)).problem
     (tmp_path / "plan.json").write_text("{}")
