@@ -140,20 +140,20 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=(), parts=
     return RingSource(readers, first, parts=parts)
 
 
-def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> RingSource:
+def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=(), parts=1) -> RingSource:
     """Streamers over TCP; the relay has the rings that the source reads."""
-    readers = []
+    readers, inputs = [], inputs_of_part(INPUTS, parts)
     relay = BatchRelay()
     chiefs = []
     for turn in range(rings):
         chief, control = tcp_channel_pair("streamer", "chief")
-        start = first + (turn - first) % rings
-        chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
+        start = first * parts + (turn - first * parts) % rings
+        chief.send(StartStreaming(inputs, start, rings, None, SLOTS, parts=parts))
         thread = threading.Thread(target=streamer.serve, args=(control, [data], cpus))
         thread.start()
         chief.expect(RingReady)
-        (parts,) = relay.add(chief, 0, INPUTS, SLOTS)
-        reader = RingReader(parts, INPUTS, SLOTS, chief, turn=turn)
+        (descriptors,) = relay.add(chief, 0, inputs, SLOTS)
+        reader = RingReader(descriptors, inputs, SLOTS, chief, turn=turn)
         readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))
         stack.enter_context(closing(chief))
@@ -163,7 +163,7 @@ def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> R
     stack.enter_context(closing(relay))
     for chief in chiefs:
         chief.expect(Primed)
-    return RingSource(readers, first)
+    return RingSource(readers, first, parts=parts)
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -300,8 +300,9 @@ def test_the_parts_of_a_batch_come_from_one_streamer_after_another(streamers, fi
     assert source.take() is None
 
 
+@pytest.mark.parametrize("make", [_ring_source, _remote_source])
 @pytest.mark.parametrize("streamers", [2, 3])
-def test_streamers_make_the_parts_of_a_batch(streamers):
+def test_streamers_make_the_parts_of_a_batch(streamers, make):
     """A function after `batch` gets the share of one replica."""
     generator, sizes = np.random.default_rng(1), set()
     features = generator.random((21, 3)).astype("f")
@@ -313,7 +314,7 @@ def test_streamers_make_the_parts_of_a_batch(streamers):
 
     data = Dataset.from_arrays(features, labels).batch(4, drop_remainder=True).map(seen)
     with ExitStack() as stack:
-        source = _ring_source(stack, data, 1, streamers, parts=2)
+        source = make(stack, data, 1, streamers, parts=2)
         for number in range(1, 5):
             rows = slice(4 * number, 4 * number + 4)
             taken = source.take()
