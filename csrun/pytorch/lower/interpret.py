@@ -11,7 +11,7 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.lower.dropout_masks import MaskKey, masks_of
-from csrun.pytorch.record.functions.composite_ops import DRAWING
+from csrun.pytorch.record.functions.composite_ops import DRAWING, draws_mask
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 from csrun.pytorch.record.torch_modes import above_autograd, onednn
@@ -104,7 +104,7 @@ def _needed(recording: Recording, wanted: Sequence[Ref], known: Container[Ref]) 
 
 
 def _has_dropout(recording: Recording, needed: Iterable[int]) -> bool:
-    return any(recording.operators[number].name in DRAWING for number in needed)
+    return any(draws_mask(recording.operators[number]) for number in needed)
 
 
 def numbers_of_batch(

@@ -299,6 +299,11 @@ _DRAWN = (ATTENTION, DROPOUT, CHANNEL_DROPOUT, UNIFORM)
 DRAWING = {name for w in _DRAWN for name in (w.name, w.backward_name)}
 
 
+def draws_mask(operator: RecordedOperator) -> bool:
+    """True if an operator, forward or backward, has a dropout mask."""
+    return operator.name in DRAWING and operator.keywords.get("dropout_p") != 0
+
+
 def is_of_training(operator: RecordedOperator) -> bool:
     """True if an operator is one that `model.eval()` would skip or change."""
     if operator.name == ATTENTION.name:
