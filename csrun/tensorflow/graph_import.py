@@ -27,16 +27,19 @@ _ZEROS = InitializerAttr.of(
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _OTHERS = "rewrite the line with other operators"
 _LOOP = (
-    "the batch determines how often this loop runs: give it a fixed number of iterations, and "
-    "mask what is beyond, or use dynamic_rnn with sequence_length"
+    "the batch determines how often this loop runs: give tf.while_loop maximum_iterations, without "
+    "a TensorArray among its values, or use dynamic_rnn with sequence_length"
 )
 #: What there is in the place of an operator, by what its kind begins with.
 _REMEDIES = {
     "TensorList": "give the TensorArray a fixed size and one value per index",
     "While": _LOOP,
     "StatelessWhile": _LOOP,
-    "Where": "its shape depends on values; for an embedding or indicator column, use "
-    "tf.nn.embedding_lookup or tf.one_hot",
+    "Where": "its shape depends on values: use tf.where with three arguments, or a mask",
+    "StringToHash": "strings, and hashes of integers, are not computed: have the input_fn give "
+    "integers, and use categorical_column_with_identity",
+    "AsString": "strings, and hashes of integers, are not computed: have the input_fn give "
+    "integers, and use categorical_column_with_identity",
 }
 
 

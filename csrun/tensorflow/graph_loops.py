@@ -1,4 +1,4 @@
-"""Loops whose number of iterations is known, unrolled while the graph is built.
+"""Loops whose number of iterations is known or bounded, unrolled while the graph is built.
 
 dynamic_rnn, Keras's recurrent layers and tf.map_fn make such loops. Their TensorArrays are imported
 as lists of tensors, by csrun.tensorflow.operators.tensor_lists.
@@ -15,6 +15,7 @@ from tensorflow.python.framework.smart_cond import smart_constant_value
 from tensorflow.python.ops import control_flow_util, rnn, while_v2
 from tensorflow.python.ops.tensor_array_ops import build_ta_with_new_flow
 
+from csrun.tensorflow.errors import refused
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.tf_version import tf
 
@@ -61,13 +62,16 @@ def _unrolled(
     **options: Any,
 ) -> Any:
     """Call the body once per iteration; TensorFlow's own function, whose operators are refused, for
-    a loop of unknown length.
+    a loop without a largest length.
     """
     values = tf.nest.map_structure(_tensor, list(loop_vars))
     most = None if maximum_iterations is None else _known(maximum_iterations)
     count = 0
     while most is None or count < most:
         goes_on = _known(cond(*values))
+        if goes_on is None and most is not None and _can_be_masked(values):
+            values = _masked(cond, body, values, most - count)
+            break
         if goes_on is None:
             options |= {"maximum_iterations": maximum_iterations, "back_prop": back_prop}
             options |= {"return_same_structure": return_same_structure}
@@ -82,6 +86,37 @@ def _unrolled(
     if len(results) == 1 and not return_same_structure:
         return results[0]
     return tf.nest.pack_sequence_as(loop_vars, results)
+
+
+def _can_be_masked(values: Any) -> bool:
+    """Return whether a loop that the batch ends may be computed to its largest length."""
+    return not any(isinstance(each, tf.TensorArray) for each in tf.nest.flatten(values))
+
+
+def _masked(cond: Callable[..., Any], body: Callable[..., Any], values: Any, count: int) -> Any:
+    """Call the body `count` times; its results are kept until the condition is first false.
+
+    Counters, which are constant in each iteration, go on, as their values are not kept either.
+
+    Raises: GraphError for a result of another shape
+    """
+    kept = seen = tf.nest.flatten(values)
+    is_running = tf.constant(True)
+    for _ in range(count):
+        given = tf.nest.pack_sequence_as(values, seen)
+        is_running = tf.logical_and(is_running, cond(*given))
+        found = [_constant(tf.convert_to_tensor(each)) for each in tf.nest.flatten(body(*given))]
+        for before, after in zip(kept, found, strict=True):
+            if before.shape != after.shape:
+                raise refused(
+                    after.op,
+                    f"a loop that the batch ends changes a shape from {before.shape} to "
+                    f"{after.shape}: give its values one shape",
+                )
+        kept = [tf.where(is_running, *each) for each in zip(found, kept, strict=True)]
+        pairs = zip(found, kept, strict=True)
+        seen = [after if after.op.type == "Const" else before for after, before in pairs]
+    return tf.nest.pack_sequence_as(values, kept)
 
 
 def _stopped(value: Any) -> Any:

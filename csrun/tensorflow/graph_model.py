@@ -19,6 +19,7 @@ from csrun.estimator.model_trace import TracedModel, trace_model
 from csrun.executable import RunMode
 from csrun.nn import Tensor, summary
 from csrun.tensorflow.apply_nodes import GraphLearning, learning_of
+from csrun.tensorflow.dense_columns import without_sparse_columns
 from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.graph_branches import without_branches
 from csrun.tensorflow.graph_gradients import RequestedGradients, ancestors
@@ -103,7 +104,12 @@ class _GraphModel:
                 _mapped(self._placeholder, kind, value)
                 for kind, value in zip(self.kinds, (features, labels), strict=False)
             ]
-            with without_halves(tf), without_branches(), without_loops():
+            with (
+                without_halves(tf),
+                without_branches(),
+                without_loops(),
+                without_sparse_columns(),
+            ):
                 spec = self._called(*batch[:2])
             storage = self._set_storage()
             learning = None

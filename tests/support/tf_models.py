@@ -95,7 +95,7 @@ def in_session(
     with tf.Graph().as_default(), v1.Session() as session:
         x, y = (tf.nest.map_structure(_placeholder, part) for part in data[0])
         spec = model_fn(x, y, "train", params)
-        session.run(v1.global_variables_initializer())
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         from csrun.tensorflow.graph_import import stored_name  # imports TensorFlow
 
         kept = v1.global_variables() if are_all else []
