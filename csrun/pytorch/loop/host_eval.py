@@ -10,12 +10,12 @@ from weakref import ref
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.loop.result_shapes import result_shapes
+from csrun.pytorch.loop.result_shapes import ResultShape, result_shapes
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
@@ -276,9 +276,22 @@ def later(
     if is_write(func):
         return _written(owner, func, args, kwargs)
     viewed = _viewed(owner, args, kwargs)
-    shapes = result_shapes(func, args, kwargs)
-    if shapes is None:
-        return at_once(func, args, kwargs) if at_once else now(owner, func, args, kwargs)
+    with torch._C.DisableTorchFunction():  # not calls of a step that is being recorded
+        shapes = result_shapes(func, args, kwargs)
+        if shapes is not None:
+            return _lazy(owner, func, args, kwargs, shapes, viewed)
+    return at_once(func, args, kwargs) if at_once else now(owner, func, args, kwargs)
+
+
+def _lazy(
+    owner: Owner,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    shapes: tuple[TreeSpec, list[ResultShape]],
+    viewed: tuple[StepValue, ...],
+) -> Any:
+    """Return the lazy results of a function, of known shapes."""
     spec, leaves = shapes
     made = Computation(owner, func, args, kwargs)
     shared = any(leaf.is_view for leaf in leaves)

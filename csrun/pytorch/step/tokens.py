@@ -272,10 +272,11 @@ def _conversion_method(name: str) -> Callable[..., Any]:
 
     def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
         func, like = getattr(torch.Tensor, name), self.like  # which the script may have replaced
-        probe = torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
         is_plain = not any(isinstance(a, LazyTensor) for a in (*args, *kwargs.values()))
-        if is_plain and func(probe, *args, **kwargs) is probe:
-            return self
+        with torch._C.DisableTorchFunction():  # not calls of a step that is being recorded
+            probe = torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
+            if is_plain and func(probe, *args, **kwargs) is probe:
+                return self
         return self._owner.apply(func, (self, *args), kwargs)
 
     return method

@@ -444,3 +444,22 @@ def test_a_loss_with_views_is_not_written(tmp_path):
             view = loss[None]
             loss *= 2
             view.item()
+
+
+def test_a_metric_of_the_training_is_converted_in_the_evaluation(tmp_path):
+    """Also while steps of the evaluation are recorded."""
+
+    def loop(kit):
+        found = []
+        for _ in range(2):
+            hits = 0
+            for x, y in kit.train:
+                out = kit.model(x)
+                kit.update(kit.criterion(out, y))
+                hits = hits + (out.argmax(1) == y).sum()
+            for x, y in kit.val:
+                with torch.no_grad():
+                    found += [(kit.model(x).argmax(1) == y).sum(), hits.float() / 48, hits.sqrt()]
+        return found
+
+    beside(loop, tmp_path)
