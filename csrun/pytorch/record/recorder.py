@@ -48,7 +48,7 @@ aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
+_READS = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 
 
 class StepRecorder(GraphRecorder, TorchDispatchMode):
@@ -276,9 +276,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             is_counter = self.counter_name(given[0]) is not None  # whose alias may be written
             return func(*args) if is_counter else self.alias(self.traced(given[0]))
         if func in _READS:
-            if self.counters.is_readable(given[0]):
-                return call_for_user(func, args, kwargs)
-            return self.read(self.traced(given[0])).item()
+            return call_for_user(func, map(self._numbers_of, given))
         if self.counters.write(func, given, args, kwargs):
             return given[0]
         self.counters.read(given)
@@ -390,6 +388,11 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         else:
             self.scopes.refuse_in_forward()
         return self.reader(traced)
+
+    def _numbers_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an operand that an operator reads, with its numbers."""
+        is_buffer = self.counters.is_readable(tensor)
+        return tensor if is_buffer else self.read(self.traced(tensor))
 
     def _require_supported(self, func: Any, given: Sequence[torch.Tensor]) -> None:
         if error := refusal_of(func, given, self.scopes.line):

@@ -13,6 +13,7 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal  # noqa: 
 from torch.nn import functional as f  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator  # noqa: E402
 from csrun.pytorch.operators.base import Unsupported  # noqa: E402
@@ -282,3 +283,43 @@ def test_zeros_of_both_signs_are_other_numbers(tmp_path, fast):
             yield kit.update(kit.criterion(logits, y) + 0.01 * (logits * angles).sum())
 
     beside(loop, tmp_path, settings={"fast": fast})
+
+
+class ComparesTensors(nn.Module):
+    """A forward whose branches depend on tensors that are equal, as kernels of GPyTorch have."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x):
+        self.calls += 1
+        out = self.inner(x)
+        if torch.equal(x[:, 0].abs(), x[:, 0]):  # in some batches
+            out = out.tanh()
+        if torch.equal(self.calls, torch.tensor(5)) or x.equal(x[:2]):
+            out = out * 2
+        return out + 1 if torch.equal(self.inner.weight[0], self.inner.weight[1]) else out
+
+
+@pytest.mark.parametrize("has_lists", [False, True])
+def test_forward_branches_on_equal_tensors(tmp_path, has_lists):
+    class Compared(Kit):
+        def __init__(self, *layers):
+            super().__init__(ComparesTensors())
+            self.train.dataset.tensors[0][16:32, 0].abs_()
+
+        def session(self, folder):
+            session = super().session(folder)
+            return cbtorch.Session([self.model], [self.optimizer]) if has_lists else session
+
+    def loop(kit):
+        found = []
+        for _ in range(2):
+            for x, y in kit.train:
+                out = kit.model(x)
+                found += [kit.update(kit.criterion(out, y)), torch.equal(out.argmax(1), y)]
+        return found
+
+    beside(loop, tmp_path, kit=Compared)
