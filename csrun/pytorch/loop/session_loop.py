@@ -210,6 +210,8 @@ class SessionLoop(LoopSteps):
         leaves = leaves_of(args, kwargs)
         if any(isinstance(leaf, Gradient) for leaf in leaves):
             return Gradient.__torch_function__(func, (), args, kwargs)
+        if self._may_take_weights and self.watch.read_any(leaves):
+            return now(self, func, args, kwargs)
         self.watch.require_none(func, leaves)
         if writes_outside(func, args):
             return self._at_once(func, args, kwargs)
@@ -217,6 +219,14 @@ class SessionLoop(LoopSteps):
         if is_other and self._record_after_all(mismatch.cause_of_loss(self._step)) is not None:
             return call_for_user(func, args, kwargs)
         return later(self, func, args, kwargs, self._at_once)
+
+    @property
+    def _may_take_weights(self) -> bool:
+        """True if the host may compute on weights: after the update, and in an evaluation."""
+        step = self._step
+        return not torch.is_grad_enabled() and (
+            step is None or step.status.is_over or not step.trains
+        )
 
     def _at_once(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return a result whose shape depends on values, or write into the loop's own tensor.

@@ -217,9 +217,16 @@ class WeightGuard(TorchDispatchMode):
             return None
         return next(filter(None, map(self.name_of, written_by(func, args, kwargs))), None)
 
+    def read_any(self, leaves: Iterable[Any]) -> bool:
+        """Make tensors of the model among some values current; False if there are none."""
+        names = list(filter(None, map(self.name_of, leaves)))
+        if names and self._state.is_stale:
+            self._give_back(names)
+        return bool(names)
+
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
         """Raises: UsageError if a lazy function uses a tensor of the model"""
-        if any(self.name_of(leaf) for leaf in leaves):
+        if any(map(self.name_of, leaves)):
             if torch._C._current_autograd_node() is not None:
                 raise UsageError(f"{user_line()}: {LATE_BACKWARD}")
             raise UsageError(

@@ -286,14 +286,36 @@ def test_weights_of_steps_that_an_earlier_run_has_taken_are_refused(tmp_path):
             torch.testing.assert_close(value, expected[step - 1][name], rtol=1e-12, atol=1e-14)
 
 
-def test_a_layer_that_is_called_beside_the_model_is_refused(tmp_path):
+def test_a_layer_that_is_called_with_gradients_beside_the_model_is_refused(tmp_path):
     script = Script()
     said = r"test_weight_guard.py:[0-9]+: linear takes a weight of the model"
-    with pytest.raises(UsageError, match=said), script.session(tmp_path), torch.no_grad():
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
         for step, (x, y) in enumerate(script.train):
-            script.criterion(script.model(x), y).item()
+            script.update(script.criterion(script.model(x), y))
             if step == 5:
                 script.model[0](x).sum().item()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_layers_that_are_called_beside_the_model_have_the_weights_of_that_line(tmp_path, every):
+    """After the update, and in an evaluation; from the first step on, and in later ones only."""
+
+    def loop(kit):
+        found = []
+        for epoch in range(2):
+            for step, (x, y) in enumerate(kit.train):
+                found.append(kit.update(kit.criterion(kit.model(x), y)))
+                with torch.no_grad():
+                    if (step + 1) % every == 0:
+                        found.append(kit.model[2](kit.model[1](kit.model[0](x))).square().sum())
+            with torch.no_grad():
+                for step, (x, y) in enumerate(kit.val):
+                    found.append(kit.criterion(kit.model(x), y))
+                    if (step + 1 + epoch) % every == 0:
+                        found.append(kit.model[0](x).norm())
+        return found
+
+    beside(loop, tmp_path)
 
 
 def test_weights_are_read_and_written_after_a_pass_that_is_not_read_to_its_end(tmp_path):
