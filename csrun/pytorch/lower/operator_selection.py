@@ -11,18 +11,25 @@ from csrun.pytorch.lower.loss_scaling import seed_of
 from csrun.pytorch.operators.base import SMALL
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 
+CAST = "aten._to_copy.default"
+GIVEN = frozenset({LeafSource.INPUT, LeafSource.SCRIPT})
+
 
 def float_type_of(recording: Recording) -> str:
     """Return the common type of all floats among the leaves: float32 or float64.
 
-    A number of the script may have another, as in PyTorch, where it promotes no tensor.
+    A number of the script may have another, as in PyTorch, where it promotes no tensor, and so may
+    a tensor of the batch or of the script that is only cast.
 
     Raises: CaptureError for other types, or for two
     """
+    computed = {ref for op in recording.operators if op.name != CAST for ref in op.operands}
     leaves = [
         leaf
         for leaf in (*recording.leaves, *recording.host_leaves)
-        if leaf.source is not LeafSource.CONSTANT and leaf.tensor.is_floating_point()
+        if leaf.source is not LeafSource.CONSTANT
+        and leaf.tensor.is_floating_point()
+        and (leaf.value in computed or leaf.source not in GIVEN)
     ]
     tensors = [x for x in leaves if x.source is not LeafSource.SCRIPT or x.tensor.dim()]
     found = {
@@ -34,7 +41,7 @@ def float_type_of(recording: Recording) -> str:
         got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
         raise CaptureError(
             f"{user_line()}: parameters, buffers and batches must all be float32 or all "
-            f"float64, got {got}: cast the model, or the batches in the dataset"
+            f"float64, got {got}: cast the model, or the batches, as by x = x.float()"
         )
     return next(iter(found), "float32")
 

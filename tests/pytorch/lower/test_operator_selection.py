@@ -1,0 +1,52 @@
+"""The type of a program's floats, by those of the step's tensors."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+class WideBatches(Kit):
+    """A float32 model, and batches of float64, as of NumPy; one tensor is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = self.model.float()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05)
+        x, y = self.train.dataset.tensors
+        self.train = DataLoader(TensorDataset(x, y, x[:, 0] + 1), 8)
+
+
+class WithoutLoader(WideBatches):
+    """The same with a DataLoader that csrun does not know."""
+
+    def session(self, folder):
+        own = self.train
+        session = super().session(folder)
+        self.train = own
+        return session
+
+
+def losses(kit, cast):
+    found = []
+    for x, y, noise in kit.train:
+        given = cast(x)
+        found += [kit.update(kit.criterion(kit.model(given), y)), noise.sum(), x.double().norm()]
+    return found
+
+
+@pytest.mark.parametrize("kit", [WideBatches, WithoutLoader])
+@pytest.mark.parametrize("cast", [lambda x: x.float(), lambda x: x.to(torch.float32)])
+def test_batches_of_float64_are_cast_in_the_loop(tmp_path, kit, cast):
+    beside(lambda each: losses(each, cast), tmp_path, kit=kit, rel=1e-5)
+
+
+def test_batches_of_float64_that_are_computed_with_are_refused(tmp_path):
+    kit = WideBatches()
+    said = r"must all be float32 or all float64, got float32 \(parameter .*\) and float64 \(input"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        losses(kit, lambda x: (x * 2).float())
