@@ -23,6 +23,7 @@ from csrun.context import (
 from csrun.estimator.compile_options import recorded
 from csrun.pytorch.cuda_scalers import make_cuda_scalers_work
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.reuse.autograd_graph import watch_node_hooks
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
@@ -123,6 +124,7 @@ def initialize(
     log_lines.configure()
     warn_of_untested()
     make_cuda_scalers_work()
+    watch_node_hooks()
     again = rerun()
     folder = Path(model_dir if again is None else again.model_dir)
     _given[:] = [Settings(folder, recorded(config, again), only, fast)]

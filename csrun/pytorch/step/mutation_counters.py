@@ -6,6 +6,7 @@ Reading `grad` or `requires_grad` of all parameters took a third of a step's tim
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from inspect import unwrap
 from operator import attrgetter
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from torch.utils.hooks import RemovableHandle
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.reuse.autograd_graph import is_of_node, note_node_hooks
+from csrun.pytorch.record.reuse.autograd_graph import is_of_node
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 #: Methods of Parameters that set attributes: by assignment, by `del`, and PyTorch's own.
@@ -116,11 +117,10 @@ class ModuleSets:
             remove(handle)
 
         def registered(hooks: Any, hook: Any) -> Any:
-            found, handle = register(hooks, hook)
-            if not self._is_forward:
-                note_node_hooks(found)
-                self.hooks += 1
-            return found, handle
+            if self._is_forward:  # which registers them itself, and they are not noted
+                return unwrap(register)(hooks, hook)
+            self.hooks += 1
+            return register(hooks, hook)
 
         RemovableHandle.__init__, RemovableHandle.remove = added, removed
         _HookMixin._register_hook = staticmethod(registered)

@@ -1,12 +1,13 @@
 """Values of recorded steps that are over: what they are computed from is freed with them."""
 
 import gc
+import io
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_loops import Kit  # noqa: E402
+from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
@@ -64,3 +65,30 @@ def test_no_copy_of_the_weights_is_left(tmp_path, no_collector, step, is_list, w
         optimizer.zero_grad()
     kept = optimizer.state[kit.model[0].weight]["momentum_buffer"]
     assert weights(width) == {kit.model[0].weight.data_ptr(), kept.data_ptr()}
+
+
+@pytest.mark.parametrize("when", ["forward", "backward", "step"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_loss_that_the_loop_has_created_is_saved_with_its_value(tmp_path, when, fast):
+    def loop(kit):
+        found = []
+
+        def save(now):
+            if now == when:
+                kept = io.BytesIO()
+                torch.save([loss, loss.detach()], kept)
+                kept.seek(0)
+                found.extend(each.item() for each in torch.load(kept))
+
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            loss = torch.zeros((), dtype=torch.float64)
+            loss += kit.criterion(kit.model(x), y)
+            save("forward")
+            loss.backward()
+            save("backward")
+            kit.optimizer.step()
+            save("step")
+        return found
+
+    beside(loop, tmp_path, settings={"fast": fast})

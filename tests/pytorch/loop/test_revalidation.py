@@ -304,3 +304,24 @@ def test_layers_that_the_loop_calls_by_themselves_are_compared_as_such(tmp_path)
         return losses
 
     beside(loop, tmp_path, settings={"save_checkpoints_steps": 5})
+
+
+@pytest.mark.parametrize("register", HOOKS)
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_hook_from_before_the_session_is_called_in_each_step(tmp_path, register, fast):
+    class Hooked(Kit):
+        def session(self, folder, **options):
+            found = super().session(folder, **options)
+            self.register()
+            return found
+
+        def register(self):
+            self.calls = itertools.count()
+            self.handle = HOOKS[register](self)
+
+    def loop(kit):
+        if not hasattr(kit, "handle"):  # plain PyTorch's
+            kit.register()
+        return [*kit.train_once(), next(kit.calls)]
+
+    beside(loop, tmp_path, kit=Hooked, settings={"fast": fast})

@@ -61,12 +61,14 @@ class FunctionCapture(TorchFunctionMode):
         torch._functorch.utils.unwrap_dead_wrappers = _function_arguments
         _open.append(self)
         self._proxy, torch.fx.Proxy = torch.fx.Proxy, GraphValue
+        self._reduce = torch.Tensor.__reduce_ex__
+        torch.Tensor.__reduce_ex__ = self._reduced(self._reduce)
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        torch.fx.Proxy = self._proxy
+        torch.fx.Proxy, torch.Tensor.__reduce_ex__ = self._proxy, self._reduce
         _open.remove(self)
         torch._functorch.utils.unwrap_dead_wrappers = _unwrap_dead_wrappers
         for name, func in _BY_NAME.items():
@@ -90,6 +92,18 @@ class FunctionCapture(TorchFunctionMode):
             return getattr(self._recorder.fresh.resolve(args[0]), name)(*args[1:], **kwargs)
         args, kwargs = self._recorder.packed.with_valid_rows(func, args, kwargs)
         return self.composite(func, args, kwargs)
+
+    def _reduced(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a pickling method for `torch.save`, which no mode sees. own: that of tensors."""
+
+        @wraps(own)
+        def reduce(tensor: torch.Tensor, protocol: Any) -> Any:
+            recorder = self._recorder
+            if not recorder.is_finished and recorder.fresh.is_taken(tensor):
+                tensor = recorder.fresh.resolve(tensor).numbers()
+            return own(tensor, protocol)
+
+        return reduce
 
     def arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of an `autograd.Function`, which no mode sees."""

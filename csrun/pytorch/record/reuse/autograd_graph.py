@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from types import FrameType
 from typing import Any
 from weakref import ref
 
 import torch
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import BackwardCFunction, _HookMixin
 
 from csrun.pytorch.errors import is_users
 
@@ -70,6 +71,24 @@ def graph_of(loss: torch.Tensor, start: int, parameters: Mapping[int, str]) -> A
 def _is_of_composite(node: Any) -> bool:
     """True for the node of a composite operator, whose options are those of the operator."""
     return bool(getattr(type(node)._forward_cls, "is_composite", False))
+
+
+def watch_node_hooks() -> None:
+    """Note the hooks of autograd nodes that the script registers from now on.
+
+    PyTorch has no way to ask a node for them.
+    """
+    register = _HookMixin._register_hook
+    if hasattr(register, "__wrapped__"):
+        return
+
+    @wraps(register)
+    def registered(hooks: Any, hook: Any) -> Any:
+        found, handle = register(hooks, hook)
+        note_node_hooks(found)
+        return found, handle
+
+    _HookMixin._register_hook = staticmethod(registered)
 
 
 def note_node_hooks(hooks: Any) -> None:
