@@ -41,7 +41,11 @@ def interpret(
     leaves = {leaf.value: leaf for leaf in recording.leaves}
     needed = _needed(recording, wanted, known)
     numbers = _ComputedValues(
-        lambda ref: materialize(given.get(leaves[ref].name, leaves[ref].tensor)).detach()
+        lambda ref: (
+            materialize(given.get(leaves[ref].name, leaves[ref].tensor))
+            .detach()
+            .to(recording.kind(ref).dtype)
+        )  # the store may have a wider type
     )
     numbers.update(known)
     with _disable_current_modes():  # it lowers constants, which must not be recorded

@@ -5,45 +5,28 @@ An operator is named by its index in `Recording.operators`.
 
 from collections.abc import Sequence
 
-from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.float_types import text_of, widest
 from csrun.pytorch.half_types import refuse_halves
 from csrun.pytorch.lower.loss_scaling import seed_of
 from csrun.pytorch.operators.base import SMALL
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 
-CAST = "aten._to_copy.default"
-GIVEN = frozenset({LeafSource.INPUT, LeafSource.SCRIPT})
-
 
 def float_type_of(recording: Recording) -> str:
-    """Return the common type of all floats among the leaves: float32 or float64.
+    """Return the type of the store: the widest of the weights, float32 or float64.
 
-    A number of the script may have another, as in PyTorch, where it promotes no tensor, and so may
-    a tensor of the batch or of the script that is only cast.
+    Without weights, the widest of the inputs.
 
-    Raises: CaptureError for other types, or for two
+    Raises: CaptureError for a 16-bit type
     """
-    computed = {ref for op in recording.operators if op.name != CAST for ref in op.operands}
     leaves = [
         leaf
         for leaf in (*recording.leaves, *recording.host_leaves)
-        if leaf.source is not LeafSource.CONSTANT
-        and leaf.tensor.is_floating_point()
-        and (leaf.value in computed or leaf.source not in GIVEN)
+        if leaf.source is not LeafSource.CONSTANT and leaf.tensor.is_floating_point()
     ]
-    tensors = [x for x in leaves if x.source is not LeafSource.SCRIPT or x.tensor.dim()]
-    found = {
-        str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
-        for leaf in tensors or leaves
-    }
-    refuse_halves(found)
-    if len(found) > 1 or not set(found) <= {"float32", "float64"}:
-        got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
-        raise CaptureError(
-            f"{user_line()}: parameters, buffers and batches must all be float32 or all "
-            f"float64, got {got}: cast the model, or the batches, as by x = x.float()"
-        )
-    return next(iter(found), "float32")
+    stored = [x for x in leaves if x.source in (LeafSource.PARAMETER, LeafSource.BUFFER)]
+    refuse_halves({text_of(x.tensor.dtype): f"{x.source} {x.name}" for x in leaves})
+    return text_of(widest(leaf.tensor.dtype for leaf in stored or leaves))
 
 
 def backward_operators(recording: Recording, is_scaled: bool) -> set[int]:

@@ -92,6 +92,7 @@ def module_of(
     scaling: LossScaling | None = None,
     names_values: bool = False,
     earlier_updates: Mapping[str, StepNumberAttr] = MappingProxyType({}),
+    store_type: str | None = None,
 ) -> ModuleOp:
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
@@ -102,12 +103,14 @@ def module_of(
     scaling: of the loss.
     names_values: values have the names of `value_name`, which passes preserve.
     earlier_updates: counts of parameters that some steps have not updated.
+    store_type: of the model's store, whose weights of another type are cast; None for the widest
+        of the recording's weights.
 
     Parameters and buffers have the names of `stored_name`.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
-    importer = _Importer(recording, run_mode, scaling, names_values)
+    importer = _Importer(recording, run_mode, scaling, names_values, store_type)
     return importer.module_of(algorithms, outputs, clipping, earlier_updates)
 
 
@@ -130,18 +133,20 @@ class _Importer:
         run_mode: RunMode,
         scaling: LossScaling | None = None,
         names_values: bool = False,
+        store_type: str | None = None,
     ) -> None:
         self._recording = recording
         self._names_values = names_values
         self._run_mode = run_mode
         self._scaling = scaling if run_mode is RunMode.TRAIN else None
-        precision = float_type_of(recording)
+        self._store_type = precision = store_type or float_type_of(recording)
         self._module = new_module(precision, run_mode)
         self._source = SourceLine()
         builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._source.location)
         self._emission = Emission(builder, precision)
         self._builder = builder
         self._values: dict[Ref, Any] = {}  # values of CIRH, some of them BackwardOnly
+        self._weights: dict[Ref, SSAValue] = {}  # in the store's type
         self._constants: dict[Ref, GraphLeaf] = {}
         self._script_tensors = 0
 
@@ -196,7 +201,7 @@ class _Importer:
             declared = tensor_type(kind.shape, SMALL_AS if small else name_of(kind.dtype))
             value = self._input(leaf, declared)
         else:
-            value = self._stored(leaf, tensor_type(kind.shape, name_of(kind.dtype)))
+            value = self._stored(leaf)
         self._values[leaf.value] = value
 
     def _input(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
@@ -210,13 +215,16 @@ class _Importer:
         value.name_hint = name
         return value
 
-    def _stored(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
-        name = stored_name(leaf.name)
+    def _stored(self, leaf: GraphLeaf) -> SSAValue:
+        """Return a weight in PyTorch's type."""
+        name, of_torch = stored_name(leaf.name), self._recording.kind(leaf.value)
+        declared = tensor_type(of_torch.shape, self._store_type)
         kind: type[StoredOp] = ParameterOp if leaf.source is LeafSource.PARAMETER else StateOp
         with self._builder.in_scope(name.rpartition("/")[0]):
-            value = self._builder.leaf(kind, declared, symbol=name, initializer=_ZEROS)
-        value.name_hint = identifier(name)  # need not be unique
-        return value
+            weight = self._builder.leaf(kind, declared, symbol=name, initializer=_ZEROS)
+            weight.name_hint = identifier(name)  # need not be unique
+            self._weights[leaf.value] = weight
+            return self._emission.cast(weight, name_of(of_torch.dtype))
 
     def _emit_operator(self, number: int, op: RecordedOperator) -> None:
         if op.is_of_host:
@@ -391,8 +399,8 @@ class _Importer:
             ):
                 self._builder.effect(
                     ApplyGradientOp,
-                    self._values[parameters[name].value],
-                    self._value(gradients[name]),
+                    self._weights[parameters[name].value],
+                    self._emission.cast(self._value(gradients[name]), self._store_type),
                     algorithm=algorithms[name],
                     **options,
                     **own,
@@ -400,7 +408,8 @@ class _Importer:
         for leaf in recording.of(LeafSource.BUFFER):
             if leaf.name in recording.written:
                 value = self._values[recording.written[leaf.name]]
-                self._builder.effect(AssignOp, self._values[leaf.value], value)
+                value = self._emission.cast(value, self._store_type)
+                self._builder.effect(AssignOp, self._weights[leaf.value], value)
 
 
 def _as_atens(given: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from csrun.base.families import families_of
 from csrun.pytorch.operators.base import Emission, Emitter, Unsupported
 from csrun.pytorch.operators.complex_numbers import complex_emitters, is_complex, real_kinds
+from csrun.pytorch.operators.promotion import PROMOTING, in_widest_type
 
 #: Emitter of each operator, by its name in a recording.
 EMITTERS: dict[str, Emitter] = {
@@ -38,6 +39,8 @@ def emit_operator(
         _signature(emitter).bind(emission, *arguments, **keywords)
     except TypeError as error:
         raise Unsupported(f"this form is not supported ({error}): leave the option out") from None
+    if name in PROMOTING:
+        arguments = in_widest_type(emission, arguments)
     with real_kinds(emission):
         return emitter(emission, *arguments, **keywords)
 

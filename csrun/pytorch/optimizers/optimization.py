@@ -337,7 +337,7 @@ class Optimization:
             if (updates := steps - (self._updates.skipped_by(name) or skipped)) > 0:
                 keys = {slot: f"{slot}/{stored_name(name)}" for slot in SLOTS}
                 slots = {
-                    slot: torch.from_numpy(np.array(state[key]))
+                    slot: torch.from_numpy(np.array(state[key])).to(parameter.dtype)
                     for slot, key in keys.items()
                     if key in state
                 }

@@ -18,7 +18,7 @@ from csrun.estimator.progress import compile_display
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.optimizers.optimization import Form, Optimization
+from csrun.pytorch.optimizers.optimization import Form
 from csrun.pytorch.run.torch_reference import TorchReference
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import WeightSync
@@ -60,7 +60,7 @@ class Compiling:
     def configured(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """Return the tracing and the compile options of a variant."""
         systems = len(self.target.systems)
-        tracing = tracing_of(variant, self.users.optimization, run.config, systems)
+        tracing = tracing_of(variant, self.users, run.config, systems)
         accumulates = self.accumulates and variant.trains
         options = options_of(tracing, variant, self.target, accumulates)
         stored = self.layers if variant.trains else ()
@@ -130,7 +130,7 @@ class Compiling:
 
 
 def tracing_of(
-    variant: StepVariant, optimization: Optimization | None, config: CSRunConfig, systems: int
+    variant: StepVariant, users: WeightSync, config: CSRunConfig, systems: int
 ) -> Tracing:
     """Return the tracing of a variant for the requested micro-batch size.
 
@@ -145,7 +145,9 @@ def tracing_of(
         asked = max(size for size in range(1, asked + 1) if share % size == 0)
     config = msgspec.structs.replace(config, micro_batch_size=asked)
     storage = storage_format(config.precision, config.cb16_exponent_bias)
-    trace = partial(variant.traced, optimization, storage=storage)
+    trace = partial(variant.traced, users.optimization, storage=storage)
+    if storage is None:
+        trace = partial(trace, store_type=users.store_type)
     return Tracing(config, variant.samples, trace)
 
 

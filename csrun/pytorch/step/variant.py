@@ -3,7 +3,7 @@
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -237,12 +237,14 @@ class StepVariant:
         optimization: Optimization | None,
         options: CompileOptions,
         storage: HalfFormat | None = None,
+        store_type: str | None = None,
     ) -> TracedModel:
         """Return its program before the passes, with the optimizer's updates if it trains.
 
         It is for one of the micro-batches of a batch.
 
         storage: 16-bit format of mixed precision.
+        store_type: as of `module_of`.
 
         Raises: CompileError for operators over the whole batch, if there are several micro-batches
         """
@@ -261,6 +263,7 @@ class StepVariant:
             scaling=scaled.rule if scaled else None,
             names_values=options.record_steps is not None,
             earlier_updates=earlier_updates,
+            store_type=store_type,
         )
         if storage is not None:
             _require_float32(module)
@@ -336,6 +339,11 @@ class StepVariant:
     def updates(self) -> frozenset[str]:
         """Names of the parameters that it trains."""
         return frozenset(self.recording.gradients)
+
+    @property
+    def evaluated_buffers(self) -> Mapping[str, Ref]:
+        """Values of the buffers that a step of an evaluation writes, by their names."""
+        return {} if self.trains else self.recording.written
 
     @cached_property
     def trains(self) -> bool:

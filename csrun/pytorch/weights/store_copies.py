@@ -101,7 +101,7 @@ def changed_weights(
     return {
         name: value
         for name, value in found.items()
-        if name in state and _bytes(value) != _bytes(np.array(state[name]))
+        if name in state and _bytes(value) != _bytes(np.array(state[name]).astype(value.dtype))
     }
 
 

@@ -16,9 +16,11 @@ from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_on_meta, materialize
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.float_types import store_type_of, text_of
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.state_proxy import unwrapped_state
 from csrun.pytorch.record.model_group import ModelGroup
+from csrun.pytorch.record.model_tensors import modules_of, tensors_of
 from csrun.pytorch.record.recording import LeafSource, Recording
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.weights.integer_buffers import IntegerBuffers
@@ -83,6 +85,12 @@ class WeightSync:
                 if not is_meta(buffer) and not buffer.isfinite().all()
             )
 
+    @cached_property
+    def store_type(self) -> str | None:
+        """Name of the type of the store's weights; None for a model without floats."""
+        found = store_type_of(dict(tensors_of(modules_of(self.model))))
+        return None if found is None else text_of(found)
+
     def note_trained(self, recording: Recording, *, is_one_of_many: bool) -> None:
         """Record the buffers that a compiled training step updates.
 
@@ -104,6 +112,13 @@ class WeightSync:
         """Copy the store's weights into the model; values of earlier steps keep the old ones."""
         self.keep_weights()
         read_weights(self.model, state)
+
+    def set_tensors(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Set tensors of the model that have memory, by name."""
+        with unrecorded(), torch.no_grad():
+            for name, tensor in tensors_of(modules_of(self.model)):
+                if name in values and not is_meta(tensor):
+                    tensor.copy_(values[name])
 
     def keep_weights(self) -> None:
         """Make values of earlier steps keep the weights, because the model is about to get
@@ -186,7 +201,7 @@ class WeightSync:
         tensors = mapped(checkpoint.path)
         for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if (stored := stored_name(name)) in tensors:
-                yield tensor, torch.from_numpy(tensors[stored])
+                yield tensor, torch.from_numpy(tensors[stored]).to(tensor.dtype)
 
     def state_dict(
         self, given: dict[str, Any], checkpoint: Callable[[], Checkpoint]
@@ -209,7 +224,7 @@ class WeightSync:
 
         def numbers(x: torch.Tensor) -> torch.Tensor:
             stored = tensors.get(names[address(x)])
-            return materialize(x) if stored is None else torch.from_numpy(stored)
+            return materialize(x) if stored is None else torch.from_numpy(stored).to(x.dtype)
 
         return numbers
 
