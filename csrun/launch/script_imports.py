@@ -86,6 +86,11 @@ def require_packages(command: UserCommand) -> None:
                 raise UsageError(
                     f"{imports}, and {needed.title} is not installed: {needed.install}"
                 )
+            if needed is KERAS and name != needed.package and find_spec(TORCH.package) is None:
+                raise UsageError(
+                    f"{imports}, which needs Keras on PyTorch, and PyTorch is not installed: "
+                    f"{needed.install}"
+                )
             if needed is not TORCH and name != needed.package:
                 _require_version(imports, needed)
 

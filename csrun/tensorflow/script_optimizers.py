@@ -1,8 +1,8 @@
 """Optimizer classes of scripts: recognized by their options, and checked by a step.
 
 BERT's AdamWeightDecayOptimizer and the Model Zoo's AdamWOptimizer are AdamW with epsilon added
-before the bias correction. Since the class is the user's, one of its steps is compared with the
-rule.
+before the bias correction, and a class with LAMB in its name is LAMB. Since the class is the
+user's, one of its steps is compared with the rule.
 """
 
 import re
@@ -26,7 +26,8 @@ from csrun.tensorflow.rate_schedules import RateReader
 from csrun.tensorflow.tf_version import tf
 
 Array = npt.NDArray[Any]
-_OPTIONS = ("learning_rate", "weight_decay_rate", "beta1", "beta2", "epsilon")
+_OPTIONS = ("learning_rate", "weight_decay_rate", "epsilon")
+_BETAS = (("beta1", "beta2"), ("beta_1", "beta_2"))  # of the Model Zoo, and of BERT
 _CLIPS = re.compile(r"(.*/)?clip_by_(global_norm|norm|value)(_\d+)?")  # scopes of their operators
 _SCALES = ("Mul", "RealDiv", "Minimum", "Maximum", "Identity")
 _MOST_PROVEN = 4  # number of weights to compare, the smallest ones
@@ -71,7 +72,7 @@ class ScriptOptimizers:
         if not uses:
             return None
         optimizer, pairs = uses[0]
-        if len(uses) > 1 or not all(hasattr(optimizer, name) for name in _OPTIONS):
+        if len(uses) > 1 or _betas(optimizer) is None:
             raise GraphError(
                 f"optimizer {type(optimizer).__name__} is not supported: use one of TensorFlow's, "
                 "or AdamWOptimizer as the Model Zoo has it"
@@ -83,7 +84,7 @@ class ScriptOptimizers:
                 f"optimizer {type(optimizer).__name__}: some gradients are clipped by other limits "
                 "than others: clip all of them by one limit, or none"
             )
-        learning = _adamw(optimizer, rates)
+        learning = _learning_of(optimizer, rates)
         step = _STEP if rates.last is None else min(_STEP, rates.last - 1)
         _StepProof(learning, optimizer, step).run([v for _, v in used], requested, ops)
         names = {operator_of(v).name for _, v in used}
@@ -97,25 +98,36 @@ def _checked_limits(gradient: Any, variable: Any, requested: RequestedGradients)
     return found[0]
 
 
-def _adamw(optimizer: Any, rates: RateReader) -> nn.AdamW:
-    rate = optimizer.learning_rate
-    return nn.AdamW(
-        learning_rate=rates.of(rate) if hasattr(rate, "op") else float(rate),
-        weight_decay=float(optimizer.weight_decay_rate or 0.0),
-        beta1=float(optimizer.beta1),
-        beta2=float(optimizer.beta2),
-        epsilon=float(optimizer.epsilon),
-        epsilon_hat=True,
-        bias_correction=bool(getattr(optimizer, "use_bias_correction", False)),
-        exclude_from_weight_decay=tuple(optimizer.exclude_from_weight_decay or ()),
-    )
+def _betas(optimizer: Any) -> tuple[float, float] | None:
+    """Return the decays of the moments; None for an optimizer without the options."""
+    names = next((pair for pair in _BETAS if hasattr(optimizer, pair[0])), None)
+    if names is None or not all(hasattr(optimizer, name) for name in (*_OPTIONS, names[1])):
+        return None
+    return float(getattr(optimizer, names[0])), float(getattr(optimizer, names[1]))
+
+
+def _learning_of(optimizer: Any, rates: RateReader) -> nn.AdamW | nn.Lamb:
+    rate, betas = optimizer.learning_rate, _betas(optimizer)
+    assert betas is not None, "checked before"
+    options: dict[str, Any] = {
+        "learning_rate": rates.of(rate) if hasattr(rate, "op") else float(rate),
+        "weight_decay": float(optimizer.weight_decay_rate or 0.0),
+        "beta1": betas[0],
+        "beta2": betas[1],
+        "epsilon": float(optimizer.epsilon),
+        "bias_correction": bool(getattr(optimizer, "use_bias_correction", False)),
+        "exclude_from_weight_decay": tuple(optimizer.exclude_from_weight_decay or ()),
+    }
+    if "lamb" in type(optimizer).__name__.lower():
+        return nn.Lamb(**options)
+    return nn.AdamW(epsilon_hat=True, **options)
 
 
 @dataclass(frozen=True)
 class _StepProof:
     """Comparison of a step of the user's class with the rule, on random numbers."""
 
-    learning: nn.AdamW
+    learning: nn.AdamW | nn.Lamb
     optimizer: Any
     step: int
 
@@ -156,8 +168,8 @@ class _StepProof:
         if not difference <= TOLERANCE * moved + ROUNDING * np.abs(w).max():
             raise GraphError(
                 f"optimizer {type(self.optimizer).__name__}: its step of {name} is not that of "
-                f"AdamW, by {difference / max(moved, 1e-30):.1g} of the step: use the class "
-                "unchanged"
+                f"{type(self.learning).__name__}, by {difference / max(moved, 1e-30):.1g} of the "
+                "step: use the class unchanged"
             )
 
 
@@ -182,7 +194,7 @@ def _is_square(op: Any) -> bool:
     return op.type == "Mul" and op.inputs[0] is op.inputs[1]
 
 
-def _stepped(learning: nn.AdamW, name: str, step: int, numbers: list[Array]) -> Array:
+def _stepped(learning: nn.AdamW | nn.Lamb, name: str, step: int, numbers: list[Array]) -> Array:
     """Return the step of the rule, in float64."""
     w, g, m, v = numbers
     rate = learning.learning_rate
@@ -194,4 +206,6 @@ def _stepped(learning: nn.AdamW, name: str, step: int, numbers: list[Array]) -> 
         update = update * np.sqrt(1 - learning.beta2) / (1 - learning.beta1)
     if not any(re.search(pattern, name) for pattern in learning.exclude_from_weight_decay):
         update = update + learning.weight_decay * w
+    if isinstance(learning, nn.Lamb):
+        update = update * np.linalg.norm(w) / np.linalg.norm(update)
     return w - lr * update

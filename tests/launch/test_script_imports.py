@@ -148,6 +148,19 @@ def test_what_a_front_end_needs_is_looked_for_before_the_job(
         script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
 
 
+def test_keras_needs_pytorch_before_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"keras": object()}
+    monkeypatch.setattr(script_imports, "find_spec", found.get)
+    (tmp_path / "run.py").write_text("from csrun.keras import KerasModelToCerebrasEstimator\n")
+    message = (
+        r"run\.py:1: imports csrun.keras, which needs Keras on PyTorch, and PyTorch is not inst"
+    )
+    with pytest.raises(UsageError, match=message + ".*pip install 'keras>=3.12,<4' 'torch==2.13"):
+        script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
+
+
 OTHERS = [
     (
         "from csrun.keras import E",

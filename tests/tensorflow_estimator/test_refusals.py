@@ -285,6 +285,45 @@ def test_an_unchanged_class_trains_as_in_a_session(tmp_path):
     assert_as_in_session(classifier(make), tmp_path, batches(), tolerance=2e-6)
 
 
+class LAMBOptimizer(v1.train.Optimizer):
+    """LAMB with the names of BERT's code. power: of the ratio of norms."""
+
+    def __init__(self, power=1.0):
+        super().__init__(False, "LAMB")
+        self.learning_rate, self.weight_decay_rate = 0.01, 0.1
+        self.beta_1, self.beta_2, self.epsilon = 0.9, 0.999, 1e-6
+        self.exclude_from_weight_decay, self._power = ["bias"], power
+
+    def _create_slots(self, var_list):
+        for v in var_list:
+            self._zeros_slot(v, "m", self._name)
+            self._zeros_slot(v, "v", self._name)
+
+    def _resource_apply_dense(self, grad, var):
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        next_m = self.beta_1 * m + (1 - self.beta_1) * grad
+        next_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(grad)
+        update = next_m / (tf.sqrt(next_v) + self.epsilon)
+        if "bias" not in var.name:
+            update += self.weight_decay_rate * var
+        w_norm, g_norm = tf.norm(var), tf.norm(update)
+        by_norms = tf.where(g_norm > 0, w_norm / g_norm, 1.0)
+        ratio = tf.where(w_norm > 0, by_norms**self._power, 1.0)
+        next_var = var - ratio * self.learning_rate * update
+        return tf.group(var.assign(next_var), m.assign(next_m), v.assign(next_v))
+
+
+def test_lamb_of_a_script_trains_as_in_a_session(tmp_path):
+    from support.tf_models import assert_as_in_session
+
+    assert_as_in_session(classifier(LAMBOptimizer), tmp_path, batches(), tolerance=2e-6)
+
+
+def test_an_edited_lamb_is_refused_with_the_difference(tmp_path):
+    with pytest.raises(UsageError, match=r"its step of dense\w*/\w+ is not that of Lamb, by"):
+        trained(classifier(lambda: LAMBOptimizer(0.5)), tmp_path, batches(1))
+
+
 def test_specifications_are_checked_as_the_original_does():
     call = (lambda x: {}, [1])
     with pytest.raises(ValueError, match="only one of `host_call` or `eval_metric_ops`, not both"):
