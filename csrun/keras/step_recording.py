@@ -45,6 +45,7 @@ from csrun.keras.several_updates import SeveralUpdates, UnknownOptimizerError, a
 from csrun.keras.step_refusals import (
     advice_on_statistics,
     named_layer,
+    named_library_layer,
     named_missing_loss,
     require_no_draws,
     require_plain_step,
@@ -210,7 +211,8 @@ class _KerasStep:
             self.custom.build(example)
         with recorder:
             self.batch = recorder.batch(example)
-            with recorded_metrics(self._model.keras, self.custom is not None) as self.calls:
+            are_all = self.custom is not None
+            with recorded_metrics(self._model.keras, are_all) as self.calls, named_library_layer():
                 loss = recorder.call_model(self._forward, self.batch, {})
             for variable in self._model.variables:  # as checkpoints have those of other modes
                 recorder.traced(tensor_at(self._module, stored_name(variable)))

@@ -46,6 +46,35 @@ def named_layer() -> Iterator[None]:
 
 
 @contextmanager
+def named_library_layer() -> Iterator[None]:
+    """Name a layer of Keras that cannot be recorded; the error has the line of its call.
+
+    Raises: UsageError
+    """
+    try:
+        yield
+    except CaptureError as error:
+        layer = _innermost_layer(error)
+        if layer is None or not type(layer).__module__.startswith("keras."):
+            raise
+        raise UsageError(
+            f"layer {layer.path or layer.name}, a {type(layer).__name__}, cannot be recorded: "
+            f"apply it to the data in the input_fn, or use another layer; {error}"
+        ) from error
+
+
+def _innermost_layer(error: BaseException) -> Any:
+    """Return the layer whose code has raised an error; None for a model's."""
+    found, entry = None, error.__traceback__
+    while entry is not None:
+        owner = entry.tb_frame.f_locals.get("self")
+        if isinstance(owner, keras.layers.Layer):
+            found = owner
+        entry = entry.tb_next
+    return None if isinstance(found, keras.Model) else found
+
+
+@contextmanager
 def named_missing_loss(model: Any) -> Iterator[None]:
     """Raises: UsageError for a model without a loss"""
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -89,6 +90,22 @@ def numpy_input_fn(
     return input_fn
 
 
+#: Estimators of TensorFlow with a model of their own.
+_CANNED = [
+    f"{model}{task}"
+    for model in ("Baseline", "BoostedTrees", "DNN", "DNNLinearCombined", "Linear")
+    for task in ("Classifier", "Estimator", "Regressor")
+]
+
+
+def _refuse_canned(name: str, *_: Any, **__: Any) -> None:
+    """Raises: UsageError"""
+    raise UsageError(
+        f"tf.estimator.{name} is not supported: write its model as a model_fn, with "
+        "tf.compat.v1.feature_column.input_layer or linear_model, and use CerebrasEstimator"
+    )
+
+
 def estimator_module() -> ModuleType:
     """Return a module of these names."""
     from csrun.tensorflow.tf_estimator import CerebrasEstimator
@@ -106,5 +123,6 @@ def estimator_module() -> ModuleType:
         WarmStartSettings=WarmStartSettings,
         inputs=SimpleNamespace(numpy_input_fn=numpy_input_fn),
         train_and_evaluate=train_and_evaluate,
+        **{name: partial(_refuse_canned, name) for name in _CANNED},
     )
     return made

@@ -149,6 +149,16 @@ def test_a_layer_is_refused_with_its_line(message, tmp_path):
         estimator.train(lambda params: Dataset.from_batches(batches("mlp", 1)))
 
 
+def test_a_layer_of_keras_that_cannot_be_recorded_is_named(tmp_path):
+    layers = [L.Reshape((4, 5, 1)), L.RandomCrop(2, 2, name="crop"), L.Flatten(), L.Dense(CLASSES)]
+    model = compiled(keras.Sequential([keras.Input((20,)), *layers]))
+    named = r"^layer .*crop, a RandomCrop, cannot be recorded: apply it to the data in the input"
+    with pytest.raises(UsageError, match=named):
+        KerasModelToCerebrasEstimator(model, tmp_path).train(
+            lambda params: Dataset.from_batches(batches("mlp", 1))
+        )
+
+
 def test_a_model_without_a_loss_is_refused(tmp_path):
     model = keras.Sequential([keras.Input((20,)), L.Dense(CLASSES)], name="plain")
     model.compile("sgd")

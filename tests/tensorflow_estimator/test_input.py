@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.tf_models import ignore_warnings, tf
 
+from csrun.base.errors import UsageError
 from csrun.data import Dataset, formats
 from csrun.executable import RunMode
 from csrun.tensorflow.estimator_names import estimator_module
@@ -106,3 +107,8 @@ def test_shuffled_data_is_that_of_each_other_task():
     tf.random.uniform([])  # a task may have drawn numbers before
     assert read(input_fn) == first != sorted(first)
     assert "tensorflow" in sys.modules
+
+
+def test_estimators_with_a_model_of_their_own_are_refused_by_name():
+    with pytest.raises(UsageError, match=r"^tf.estimator.DNNClassifier is not supported: write"):
+        estimator_module().DNNClassifier([], hidden_units=[10])
