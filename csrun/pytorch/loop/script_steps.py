@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.mismatch import is_of_loader
@@ -33,10 +34,19 @@ class ScriptSteps:
         return is_left and not any(map(is_of_loader, leaves))
 
     def begin(self, leaves: list[Any]) -> tuple[Batches, int, int]:
-        """Return the batches of the step that begins, its number and its samples."""
+        """Return the batches of the step that begins, its number and its samples.
+
+        Raises: UsageError in a backward pass, whose loss the step would lack
+        """
         batches, number = self._run.script_batches, self._count
         loader = batches.loader
         assert isinstance(loader, ScriptBatches), "no other one makes them"
+        if torch._C._current_autograd_node() is not None:
+            raise UsageError(
+                f"{user_line()}: the model is first called in a backward pass, and before it under "
+                "torch.no_grad() only, as by odeint_adjoint: give the DataLoader to "
+                "cbtorch.dataloader, whose batches begin the steps"
+            )
         sizes = (leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim())
         loader.rows = max(next(sizes, 1), 1)
         if not number:

@@ -234,3 +234,29 @@ def test_a_state_with_its_gradient_is_refused_with_the_reason(tmp_path):
             out, state = kit.model(x[at : at + 8], state)
             kit.criterion(out, y[at : at + 8]).backward()
             kit.optimizer.step()
+
+
+class CalledInBackward(torch.autograd.Function):
+    """As the adjoint method of torchdiffeq: forward has no graph, and backward makes it."""
+
+    @staticmethod
+    def forward(ctx, x, model, weight):
+        ctx.save_for_backward(x)
+        ctx.model = model
+        return model(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            (found,) = torch.autograd.grad(ctx.model(x), ctx.model[0].weight, gradient)
+        return None, None, found
+
+
+def test_a_step_does_not_begin_in_a_backward_pass(tmp_path):
+    kit = ScriptKit()
+    said = r"test_script_steps.py:\d+: the model is first called in a backward pass"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for x, y in kit.train:
+            out = CalledInBackward.apply(x, kit.model, kit.model[0].weight)
+            kit.criterion(out, y).backward()
