@@ -85,7 +85,7 @@ class LoopBase:
         self.readback = Readback(self, run)
         self._host_calls = HostCalls(run, model, forward)
         self._revalidations = Revalidations(model, run, self.watch.module_sets)
-        self._weight_calls = WeightCalls(self._match_call)
+        self._weight_calls = WeightCalls(self._match_weight_call)
 
     @property
     def step(self) -> LoopStep | None:
@@ -155,6 +155,9 @@ class LoopBase:
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return a lazy result; write into the loop's own tensors at once."""
+        raise NotImplementedError
+
+    def _match_weight_call(self, *call: Any) -> Any:
         raise NotImplementedError
 
     def _match_call(

@@ -178,6 +178,10 @@ class RecordedStep:
         """Draw dropout masks as for batch `place` of the step."""
         self._numbers.draw = replace(self._numbers.draw, batch=place)
 
+    def close_first(self, close: Callable[[], None]) -> None:
+        """Call a function before the recording's modes are left."""
+        self._modes.callback(close)
+
     def close(self) -> None:
         """Stop recording."""
         self._modes.close()

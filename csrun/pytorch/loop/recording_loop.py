@@ -74,6 +74,7 @@ class RecordingLoop(LoopBase):
         key = (began.batches.loader, began.rows, *self._state())
         step = LoopStep(outputs, began.batches, began.batch, guards=key[-1], rows=began.rows)
         step.recorded = recorded = self._record(step, key)
+        recorded.close_first(self._weight_calls.remove)
         self._step = step
         arrays = began.variant.shape.arrays
         traced = TracedTokens(recorded, began.outputs, arrays, self._state)

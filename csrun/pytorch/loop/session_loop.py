@@ -279,6 +279,26 @@ class SessionLoop(LoopSteps):
             return token_of(self, step.outputs, expected.results)
         return expected.tokens(self, step.outputs)
 
+    def _match_weight_call(
+        self,
+        name: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        leaves: list[Any],
+        how: tuple[Any, ...],
+    ) -> Any:
+        """Return the results of the matching call of step 1 on weights, else None.
+
+        If an earlier call of the loss has differed, the step is recorded, and so is this call.
+        """
+        found = self._match_call(name, func, args, kwargs, leaves, how)
+        step = self._step
+        if found is None and step is not None and step.mismatch and torch.is_grad_enabled():
+            if self._record_after_all(mismatch.cause_of_loss(step)) is not None:
+                return call_for_user(func, args, kwargs)
+        return found
+
     def backward(self, token: LazyTensor) -> None:
         """Handle the loop's call of `backward()`."""
         step = self._step

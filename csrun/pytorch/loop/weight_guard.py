@@ -273,13 +273,13 @@ class WeightCalls(TorchFunctionMode):
     """Mode that matches the loop's calls on weights with those of step 1.
 
     called: returns the results of such a call, or None; for example of a weight penalty.
-    is_on: the mode was entered.
+    is_on: the mode was entered, and has an effect.
     """
 
     def __init__(self, called: Callable[..., Any]) -> None:
         super().__init__()
         self._called = called
-        self.is_on = False
+        self.is_on = self._is_in_call = self._is_left_over = False
 
     def begin(self) -> None:
         """Enter the mode."""
@@ -287,9 +287,20 @@ class WeightCalls(TorchFunctionMode):
         self.is_on = True
 
     def end(self) -> None:
-        """Leave the mode, if it was entered."""
+        """End the mode, if it was entered.
+
+        During a call PyTorch has taken it from the stack and will put it back, above the modes of a
+        recording that has begun in the call: it then has no effect until `remove`.
+        """
         if self.is_on:
-            self.is_on = False
+            self.is_on, self._is_left_over = False, self._is_in_call
+            if not self._is_in_call:
+                self.__exit__(None, None, None)
+
+    def remove(self) -> None:
+        """Leave the mode that was ended during a call."""
+        if self._is_left_over:
+            self._is_left_over = False
             self.__exit__(None, None, None)
 
     def __torch_function__(
@@ -297,11 +308,19 @@ class WeightCalls(TorchFunctionMode):
     ) -> Any:
         """Match a call of one of PyTorch's functions; those on tokens match themselves."""
         kwargs = kwargs or {}
+        if not self.is_on:
+            return call_for_user(func, args, kwargs)
+        self._is_in_call = True
+        try:
+            found = self._match(func, args, kwargs)
+            return call_for_user(func, args, kwargs) if found is None else found
+        finally:
+            self._is_in_call = False
+
+    def _match(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         leaves = leaves_of(args, kwargs)
-        if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(
-            isinstance(leaf, LazyTensor) for leaf in leaves
-        ):
-            found = self._called(name_of(func), func, args, kwargs, leaves, tuple(kwargs))
-            if found is not None:
-                return found
-        return call_for_user(func, args, kwargs)
+        if any(isinstance(leaf, LazyTensor) for leaf in leaves):
+            return None
+        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return None
+        return self._called(name_of(func), func, args, kwargs, leaves, tuple(kwargs))

@@ -73,6 +73,34 @@ def test_penalties_of_the_loop_are_of_each_steps_weights(tmp_path):
     beside(penalties, tmp_path)
 
 
+def weighted_by_the_loop(kit, add):
+    """Terms of the loss by learned weights, and by numbers that the loop changes after a pass."""
+    last, found = kit.model[2].bias, []
+    for numbers in ((1.0, 1.0), (1.5, 1.0), (1.5, 0.5)):
+        found += steps(kit, lambda out, y, _, n=numbers: add(kit, last, out, y, *n))
+    return found
+
+
+def sum_of_terms(kit, weights, out, y, one, two):
+    terms = kit.criterion(out, y), out.square().mean()
+    numbers = enumerate((one, two))
+    return sum(n * torch.exp(-weights[i]) * terms[i] + 0.5 * weights[i] for i, n in numbers)
+
+
+def terms_added_in_place(kit, weights, out, y, one, two):
+    loss = torch.exp(-weights[0]) * kit.criterion(out, y)
+    loss += one * (torch.exp(-weights[1]) * out.square().mean())
+    loss += two * weights.square().sum()
+    return loss
+
+
+@pytest.mark.parametrize("add", [sum_of_terms, terms_added_in_place])
+def test_numbers_beside_learned_weights_of_the_loss_may_change(tmp_path, add):
+    modes = torch.overrides._len_torch_function_stack()
+    beside(lambda kit: weighted_by_the_loop(kit, add), tmp_path)
+    assert torch.overrides._len_torch_function_stack() == modes
+
+
 def test_weights_are_read_behind_a_loop_that_leaves_before_its_penalty(tmp_path):
     def loop(kit):
         losses, weight = [], kit.model[0].weight
