@@ -294,10 +294,11 @@ class SessionLoop(LoopSteps):
         """
         found = self._match_call(name, func, args, kwargs, leaves, how)
         step = self._step
-        if found is None and step is not None and step.mismatch and torch.is_grad_enabled():
-            if self._record_after_all(mismatch.cause_of_loss(step)) is not None:
-                return call_for_user(func, args, kwargs)
-        return found
+        if found is not None or step is None or not (step.mismatch and torch.is_grad_enabled()):
+            return found
+        if self._record_after_all(mismatch.cause_of_loss(step)) is None:
+            return None
+        return call_for_user(func, args, kwargs)
 
     def backward(self, token: LazyTensor) -> None:
         """Handle the loop's call of `backward()`."""
