@@ -139,7 +139,8 @@ class _Importer:
         self._names_values = names_values
         self._run_mode = run_mode
         self._scaling = scaling if run_mode is RunMode.TRAIN else None
-        self._store_type = precision = store_type or float_type_of(recording)
+        precision = float_type_of(recording)  # which refuses 16 bits
+        self._store_type = precision = store_type or precision
         self._module = new_module(precision, run_mode)
         self._source = SourceLine()
         builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._source.location)
