@@ -18,6 +18,17 @@ class UnusableLoaderError(DataError, UsageError):
     """A DataLoader, or batch of one, that a Session cannot train on."""
 
 
+class UnequalBatchesError(UnusableLoaderError):
+    """A batch that streamers cannot put into arrays of the first batch's shapes.
+
+    what: how it differs.
+    """
+
+    def __init__(self, where: str, what: str, remedy: str) -> None:
+        super().__init__(f"{where}: {what}: {remedy}")
+        self.what = what
+
+
 class PassEndedError(DataError):
     """A batch beyond the end of a pass of unknown length."""
 

@@ -24,6 +24,7 @@ from csrun.pytorch.loader import (
     dataset_of,
     iterate_custom_loader,
     length_of,
+    variation_of,
 )
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings
@@ -185,6 +186,7 @@ class SessionLoader:
         self.batches = batches_by_number(loader, self.orders)
         self.changes = DataChanges(loader)
         self.dataset_of_batches = dataset_of(loader, self.orders, user_line(), self.batches)
+        self._is_varying: bool | None = None  # known from the first pass on
 
     def batch(self, number: int, taken: int | None = None) -> Any:
         """Make a batch by its number. taken: expected number of changes of the data set, if given.
@@ -202,6 +204,23 @@ class SessionLoader:
     def length(self) -> int:
         """Number of batches in a pass, at most."""
         return length_of(self.loader)
+
+    def is_varying(self, first: int) -> bool:
+        """True if streamers cannot make the batches, as the first ones of the first pass show.
+
+        Logs that once. first: number of the pass's first batch.
+        """
+        if self._is_varying is None:
+            what = variation_of(self.loader, lambda n: self.batch(first + n), self.length)
+            self._is_varying = bool(what)
+            if what:
+                log.warning(
+                    "%s: %s: this process makes the batches, no streamer does, and each shape is a "
+                    "program: have collate_fn pad to one length, or to a few (buckets)",
+                    user_line(),
+                    what,
+                )
+        return self._is_varying
 
     def has(self, number: int) -> bool:
         """True if a pass whose length is unknown has a batch of this number."""

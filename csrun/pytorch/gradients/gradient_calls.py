@@ -27,9 +27,8 @@ _HELD_BY_EDIT_ALONE = 2  # references counted by sys.getrefcount: the edit's, an
 
 def _refused_write(func: Any) -> UsageError:
     return UsageError(
-        f"{user_line()}: {getattr(func, '__name__', func)} writes values of gradients into another "
-        "tensor after optimizer.step(), and gradients stay on the wafer: only the Session's "
-        "optimizer can update the model; give it all parameters, in param_groups"
+        f"{user_line()}: {getattr(func, '__name__', func)} writes values of gradients into a value "
+        "of a step after optimizer.step(): compute x = x + y in place of x += y"
     )
 
 
@@ -174,8 +173,10 @@ class GradientCalls:
             return self._function(func, args, kwargs)
         for each in tree_leaves(target):
             if not isinstance(each, Gradient):
-                if type(each) is not torch.Tensor or self._name_of(each):
+                if isinstance(each, LazyTensor | TracedTensor):
                     raise _refused_write(func)
+                if self._name_of(each):
+                    return self.reads.write_weight(func, args, kwargs)
                 return self.reads.on_numbers(func, args, kwargs)
             self._write_outside(func, each)
         return target

@@ -13,7 +13,7 @@ from csrun.pytorch.gradients.values import OF_A_SUM, GradientValue, not_returned
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import NORM, Owner, Slot, StepOutputs
-from csrun.pytorch.step.tokens import LazyTensor, token_of
+from csrun.pytorch.step.tokens import LazyTensor, tensor_of, token_of
 
 
 class EditingLoop(Owner, Protocol):
@@ -25,6 +25,9 @@ class EditingLoop(Owner, Protocol):
     @property
     def accumulates(self) -> bool:
         """True if a step may have several batches."""
+
+    def write_weight(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Make a write of the loop into weights between two steps, by numbers."""
 
 
 class GradientSet(Protocol):
@@ -170,6 +173,12 @@ class GradientReads:
             return self.tensor_of(leaf) if norm is None else norm
 
         return tree_map(read, (args, kwargs))
+
+    def write_weight(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Write into weights of the model by values of gradients, after their step."""
+        args, kwargs = self.read_in(args, kwargs)
+        args, kwargs = tree_map(tensor_of, (args, kwargs))
+        return self._loop.write_weight(func, args, kwargs)
 
     def on_numbers(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the result of a function whose shape or type depends on values."""

@@ -5,6 +5,7 @@ from csrun.pytorch.loader.custom_loaders import iterate_custom_loader
 from csrun.pytorch.loader.data import batches_by_number, check, dataset_of, input_name
 from csrun.pytorch.loader.iterated import UNKNOWN, WINDOW, length_of
 from csrun.pytorch.loader.order import PassOrders
+from csrun.pytorch.loader.varying import variation_of
 
 __all__ = [
     "UNKNOWN",
@@ -17,4 +18,5 @@ __all__ = [
     "input_name",
     "iterate_custom_loader",
     "length_of",
+    "variation_of",
 ]

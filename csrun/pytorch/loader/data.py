@@ -15,7 +15,7 @@ from csrun.data import Dataset
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.adapters.torch import describe
 from csrun.data.adapters.torch_batches import LoaderBatches
-from csrun.data.errors import UnusableLoaderError
+from csrun.data.errors import UnequalBatchesError, UnusableLoaderError
 from csrun.data.indexed import batches_of
 from csrun.data.input_operators import Level
 from csrun.data.samples import Rows
@@ -25,6 +25,7 @@ from csrun.pytorch.loader.iterated import UNKNOWN, IteratedBatches, is_iterated,
 from csrun.pytorch.loader.order import PassOrders
 
 log = logging.getLogger("csrun")
+_OR_SCRIPT = "or leave cbtorch.dataloader out, so that the chief makes the batches"
 
 
 def check(loader: Any, where: str) -> None:
@@ -151,32 +152,35 @@ class BatchTensors(Elements):
 
         Other objects, such as text, are left to the loop, whose task makes the batch, too.
 
-        Raises: UnusableLoaderError for a batch unlike the first one, or without tensors
+        Raises: UnequalBatchesError for a batch unlike the first one, or without tensors
         """
         leaves, spec = tree_flatten(value)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if len(tensors) < len(leaves):
             spec = tuple(p for p, x in tree_leaves_with_path(value) if isinstance(x, torch.Tensor))
         if not tensors:
-            raise UnusableLoaderError(
-                f"{self._where}: a batch has no tensors, got {type(value).__name__}: have "
-                "collate_fn return some"
+            raise UnequalBatchesError(
+                self._where,
+                f"a batch has no tensors, got {type(value).__name__}",
+                f"have collate_fn return some, {_OR_SCRIPT}",
             )
         arrays = tuple(array_of(x, number, self._where) for number, x in enumerate(tensors))
         shapes = [array.shape[1:] for array in arrays]
         if self._spec is None:
             self._spec, self._shapes = spec, shapes
         elif spec != self._spec:
-            raise UnusableLoaderError(
-                f"{self._where}: all batches must have the structure of the first one, "
-                f"{self._spec}, got {spec}: have collate_fn return the same keys and tuples"
+            raise UnequalBatchesError(
+                self._where,
+                f"all batches must have the structure of the first one, {self._spec}, got {spec}",
+                f"have collate_fn return the same keys and tuples, {_OR_SCRIPT}",
             )
         elif shapes != self._shapes:
             number = next(n for n, each in enumerate(shapes) if each != self._shapes[n])
-            raise UnusableLoaderError(
-                f"{self._where}: all batches must have the shape of the first one: a row of part "
-                f"{number} had shape {list(self._shapes[number])} and now has "
-                f"{list(shapes[number])}: have collate_fn pad to one size"
+            raise UnequalBatchesError(
+                self._where,
+                f"all batches must have the shape of the first one: a row of part {number} had "
+                f"shape {list(self._shapes[number])} and now has {list(shapes[number])}",
+                f"have collate_fn pad to one size, {_OR_SCRIPT}",
             )
         return arrays
 

@@ -139,8 +139,8 @@ class EditedVariants:
         if len(forms) >= MOST_FORMS:
             raise UsageError(
                 f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
-                "ways, and each is compiled to a program: change their numbers less often, or "
-                "change the lr, which may be another in each step"
+                "ways, and each is compiled to a program: change the lr instead, or give the "
+                "Session lists, [model] and [optimizer], which sends the numbers with each step"
             )
         log.info("Recompiling: the loop edits gradients differently than before")
         edited = without_dead_edits(edited, [*goals, *first.shape.values])

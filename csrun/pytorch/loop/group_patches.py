@@ -1,5 +1,6 @@
 """Monkey patches of several models and optimizers while the block of their Session runs."""
 
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -57,8 +58,7 @@ class GroupPatches(Patches):
             return state_dict(*args, **kwargs)
 
         def load_state(*args: Any, **kwargs: Any) -> None:
-            loop.refuse_loading()
-            load(*args, **kwargs)
+            loop.load_state(optimizer, partial(load, *args, **kwargs))
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         self._replace(optimizer, "step", MethodType(step, optimizer))

@@ -29,11 +29,11 @@ class HostCalls:
         self._weights_of = -1  # number of updates of the model's current weights
         self._lines: set[str] = set()
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model with the current weights.
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_in_step: bool) -> Any:
+        """Call the model with the current weights; the next step starts from buffers it writes.
 
         Raises: UsageError for a model without memory, in steps that an earlier run has computed,
-        and if forward writes a buffer, as a batch norm does in training
+        and if forward writes a buffer within a step, as a batch norm does in training
         """
         require_memory(self._model)
         run, line = self._run, user_line()
@@ -45,6 +45,9 @@ class HostCalls:
                 "the host, not the wafer"
             )
         run.flush()
+        if self._model.training and not is_in_step:  # it may write buffers
+            run.copy_back()
+            run.users.keep_weights()
         with ExitStack() as opened:
             opened.enter_context(unrecorded())
             opened.enter_context(torch._C.DisableTorchFunction())
@@ -55,9 +58,11 @@ class HostCalls:
                 self._weights_of = run.updates
             written = [(name, x, x._version) for name, x in self._model.named_buffers()]
             found = call_for_user(self._forward, args, kwargs)
-        if changed := next((name for name, x, version in written if x._version != version), None):
+        changed = next((name for name, x, version in written if x._version != version), None)
+        if changed and not (self._model.training and not is_in_step):
             raise UsageError(
-                f"{line}: the model is called on the loop's own tensors in training mode, and "
-                f"writes its buffer {changed}: call model.eval() before it"
+                f"{line}: the model is called on the loop's own tensors within a step, and writes "
+                f"its buffer {changed}: call it after optimizer.step(), or model.eval() before it"
             )
+        run.are_written |= changed is not None
         return found

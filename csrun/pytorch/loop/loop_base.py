@@ -128,6 +128,10 @@ class LoopBase:
             inputs = step.inputs if step.variant.batches.is_pushed else None
         run.queue(QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs))
 
+    def write_weight(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Make a write of the loop into weights between two steps, by numbers."""
+        return self.watch.write(func, args, kwargs)
+
     # What the loop does: `LoopSteps` has its steps, `SessionLoop` its calls.
 
     def end_step(self) -> None:

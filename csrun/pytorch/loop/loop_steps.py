@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import CaptureError, failure_of
@@ -23,6 +24,7 @@ from csrun.pytorch.step.expected_calls import MODEL
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
+from csrun.pytorch.step.tokens import has_values_of_steps
 from csrun.pytorch.step.variant import Batches
 from csrun.pytorch.user import SessionLoader
 
@@ -33,6 +35,7 @@ class LoopSteps(RecordingLoop):
     """Steps of a loop, from one batch to the next; `SessionLoop` has the loop's calls."""
 
     _late_error: Exception | None = None  # of an evaluation that ended with its generator
+    _made: Any = None  # the batch of a loader whose batches this process makes
 
     def end(self) -> None:
         """End the last step and the loop."""
@@ -78,6 +81,7 @@ class LoopSteps(RecordingLoop):
         self._run.apply_data_changes()
         batches.begin(self._run.flush)
         epoch, length = loader.orders.begun - 1, loader.length
+        is_varying = loader.is_varying(epoch * length)
         with batches.pass_open(), self._run.pass_open():
             for position in range(min(length, batches.most)):
                 number = epoch * length + position
@@ -86,14 +90,30 @@ class LoopSteps(RecordingLoop):
                         self._run.flush()
                     if not loader.has(number):
                         break
+                if is_varying:  # a call of the model begins the step
+                    self.end_step()
+                    self._made = batch = loader.batch(number)
+                    yield batch
+                    continue
                 try:
                     yield self._begin_step(batches, number, loader.orders.rows(epoch, position))
                 except GeneratorExit:
                     self._leave_pass(batches, number)
                     raise
             self.end_step()
+            self._made = None
             self._run.apply_data_changes()
         loader.orders.is_in_progress = False
+
+    def _is_host_call(self, leaves: list[Any]) -> bool:
+        """True if the loop calls the model on tensors that are not of a batch, without gradients.
+
+        leaves: arguments of the call, flat.
+        """
+        if torch.is_grad_enabled() or has_values_of_steps(leaves):
+            return False
+        made = [x for x in tree_leaves(self._made) if isinstance(x, torch.Tensor)]
+        return not any(leaf is x for leaf in leaves for x in made)
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         """Begin a step, and return its batch: as tokens, or traced if it is recorded."""

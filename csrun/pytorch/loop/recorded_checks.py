@@ -11,8 +11,8 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.draws import Draw
-from csrun.pytorch.record.functions.composite_ops import is_of_training
-from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.record.functions.composite_ops import draws_mask
+from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors, ancestors_of
 from csrun.pytorch.run.replay import ValueLostError
 from csrun.pytorch.step.expected_calls import MODEL, Call
 
@@ -77,21 +77,22 @@ def require_samples(batch: Any) -> None:
 
 
 def require_evaluation(recording: Recording) -> None:
-    """Raises: UsageError for operators that only a training computes, and for accumulation in
-    buffers
+    """Raises: UsageError for dropout, whose masks only a training draws, and for weights that are
+    updated by gradients
     """
-    for op in filter(is_of_training, recording.operators):
+    for op in filter(draws_mask, recording.operators):
         what = op.name.partition("::")[2]
         raise UsageError(
             f"{op.line}: an evaluation computes {what} as in training: call model.eval() before "
             "it; in a training, call backward() before the next batch is taken"
         )
-    for leaf in recording.of(LeafSource.BUFFER):
-        value = recording.written.get(leaf.name)
-        if value is not None and leaf.value in ancestors(recording, [value]):
+    updates = ancestors(recording, recording.written.values())
+    for op in recording.operators:
+        if op.is_backward and not updates.isdisjoint(op.results):
             raise UsageError(
-                f"{recording.maker[value].line}: an evaluation adds to the buffer {leaf.name}, "
-                "which only training steps write to the run's store: do it if self.training"
+                f"{op.line}: the step updates weights by gradients of this line and has not called "
+                "backward(), so it has no loss: call backward() on the loss, not only "
+                "torch.autograd.grad"
             )
 
 
@@ -111,3 +112,20 @@ def is_of_forward(recording: Recording, value: Ref, known: Collection[Ref] = ())
     made_of = ancestors(recording, [value], known) - set(known)
     late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
     return not any(result in made_of for op in late for result in op.results)
+
+
+def line_of_weights_in_edits(recording: Recording) -> str:
+    """Return the line of a function of weights by which the loop edits gradients, such as a norm;
+    empty text without one.
+
+    Weights themselves are operands of edits in later steps, too.
+    """
+    edits = recording.operators[recording.backward_end :]
+    needed = ancestors_of(edits, recording.gradients.values())
+    known = {leaf.value for leaf in recording.of(LeafSource.CONSTANT)}
+    weights = {leaf.value for leaf in recording.of(LeafSource.PARAMETER)}
+    for op in edits:
+        of_weights = not weights.isdisjoint(op.operands) and known.union(weights) >= {*op.operands}
+        if of_weights and not needed.isdisjoint(op.results):
+            return op.line
+    return ""

@@ -212,6 +212,7 @@ class RecordedGraph:
             results = [c.results for c in calls if loss.isdisjoint(refs_in(c.results))]
         read += [ref for ref in refs_in(results) if is_of_forward(recording, ref)]
         found = dict.fromkeys(variant.shape.bases_of(recording, read))
+        found.update(dict.fromkeys(variant.evaluated_buffers.values()))
         for each in recording.reads:
             if not is_of_forward(recording, each.value):
                 found.update(dict.fromkeys(gradients_behind(recording, each.value, variant)))
@@ -222,7 +223,7 @@ class RecordedGraph:
         recording = self.recording
         if recording.loss is not None:
             return [recording.loss, *recording.gradients.values(), *recording.written.values()]
-        return refs_in(self._forward.results)
+        return [*refs_in(self._forward.results), *recording.written.values()]
 
     def join(self, variant: StepVariant, are_edits_apart: bool) -> None:
         """Make an equal variant return the values that the loop reads from this step.

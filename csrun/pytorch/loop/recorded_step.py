@@ -12,6 +12,7 @@ from csrun.pytorch.loop.finished_values import FinishedValues
 from csrun.pytorch.loop.recorded_checks import (
     ForwardCalls,
     is_of_forward,
+    line_of_weights_in_edits,
     norm_in,
     require_samples,
 )
@@ -117,7 +118,13 @@ class RecordedStep:
     @property
     def cause(self) -> str:
         """Reason why other steps may have other graphs or tensors; empty without one."""
-        return self._recorder.varies
+        recorder = self._recorder
+        if recorder.varies or recorder.has_updates or not recorder.backward.end:
+            return recorder.varies
+        if len(recorder.operators) == recorder.backward.end:  # no edits of gradients
+            return ""
+        line = line_of_weights_in_edits(recorder.so_far(recorder.backward.gradients))
+        return f"{line}: gradients are edited with a function of weights" if line else ""
 
     @property
     def has_loss(self) -> bool:

@@ -212,7 +212,8 @@ class Revalidation:
         if self._variant.trains:
             what = difference(first, first.before_edits, again, again.before_edits)
         else:
-            what = difference(first, self._variant.goals, again, self._results)
+            goals = [*self._results, *again.written.values()]
+            what = difference(first, self._variant.goals, again, goals)
         if what:
             raise self._refused(what)
 

@@ -26,7 +26,7 @@ from csrun.pytorch.step.loop_writes import is_write, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import LazyTensor, Token, has_values_of_steps, token_of
+from csrun.pytorch.step.tokens import LazyTensor, Token, tensor_of, token_of
 from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")
@@ -122,8 +122,9 @@ class SessionLoop(LoopSteps):
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         step, leaves = self._step, leaves_of(args, kwargs)
-        if not torch.is_grad_enabled() and not has_values_of_steps(leaves):
-            return self._host_calls.call(args, kwargs)
+        if self._is_host_call(leaves):
+            is_in_step = step is not None and not step.status.is_over
+            return self._host_calls.call(args, kwargs, is_in_step=is_in_step)
         if self._script_steps.begins(step, leaves):
             self._begin_step(*self._script_steps.begin(leaves))
             step = self._step
@@ -210,6 +211,9 @@ class SessionLoop(LoopSteps):
         leaves = leaves_of(args, kwargs)
         if any(isinstance(leaf, Gradient) for leaf in leaves):
             return Gradient.__torch_function__(func, (), args, kwargs)
+        if is_write(func) and self.watch.name_of(args[0]) and self._is_between_steps:
+            args, kwargs = tree_map(tensor_of, (args, kwargs))  # a write of the loop between steps
+            return self.write_weight(func, args, kwargs)
         if self._may_take_weights and self.watch.read_any(leaves):
             return now(self, func, args, kwargs)
         self.watch.require_none(func, leaves)
@@ -223,10 +227,12 @@ class SessionLoop(LoopSteps):
     @property
     def _may_take_weights(self) -> bool:
         """True if the host may compute on weights: after the update, and in an evaluation."""
-        step = self._step
-        return not torch.is_grad_enabled() and (
-            step is None or step.status.is_over or not step.trains
-        )
+        is_evaluation = self._step is not None and not self._step.trains
+        return not torch.is_grad_enabled() and (self._is_between_steps or is_evaluation)
+
+    @property
+    def _is_between_steps(self) -> bool:
+        return self._step is None or self._step.status.is_over
 
     def _at_once(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return a result whose shape depends on values, or write into the loop's own tensor.

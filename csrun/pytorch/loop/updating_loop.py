@@ -29,7 +29,6 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor
 from csrun.pytorch.step.expected_calls import carried
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import has_values_of_steps
 
 
 class UpdatingLoop(SessionLoop):
@@ -73,8 +72,8 @@ class UpdatingLoop(SessionLoop):
         if recorded is not None and self._is_done(recorded, leaves):
             self.end_step()
             recorded = None
-        if recorded is None and not (torch.is_grad_enabled() or has_values_of_steps(leaves)):
-            return self._host_calls.call(args, kwargs)
+        if recorded is None and self._is_host_call(leaves):
+            return self._host_calls.call(args, kwargs, is_in_step=False)
         if recorded is None:
             self._begin_step(*self._script_steps.begin(leaves))
             recorded = self._open_step
@@ -172,14 +171,18 @@ class UpdatingLoop(SessionLoop):
             parameter.grad = None if is_none else torch.zeros_like(parameter)
         own(is_none)
 
-    def refuse_loading(self) -> None:
-        """Raises: UsageError for optimizer.load_state_dict in the block, which creates new
-        tensors
+    def load_state(self, optimizer: torch.optim.Optimizer, load: Callable[[], None]) -> None:
+        """Handle the loop's call of `optimizer.load_state_dict`, by `load`.
+
+        Raises: UsageError after the block's first step
         """
-        raise UsageError(
-            f"{user_line()}: optimizer.load_state_dict must be called before the block of a "
-            "Session with several models or optimizers"
-        )
+        if self.has_begun:
+            raise UsageError(
+                f"{user_line()}: load_state_dict of the optimizer must be called before the first "
+                "step of the Session's block: from then on the run's store has the state"
+            )
+        load()
+        self._model.states.take_loaded(optimizer)
 
     def forget_gradients(self) -> None:
         """Remove traced gradients from the parameters."""

@@ -61,6 +61,17 @@ class HeldStates:
                 own.add(id(entry.tensor))
                 self._hold(entry.name, entry.tensor)
 
+    def take_loaded(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the values of tensors that `load_state_dict` has put in place of the buffers."""
+        buffers = self._buffers()
+        with unrecorded(), torch.no_grad():
+            for entry in self._entries(optimizer, optimizer.state):
+                buffer = buffers.get(entry.name)
+                if buffer is not None and _kind(buffer) == _kind(entry.tensor):
+                    buffer.copy_(entry.tensor)
+                    entry.put(buffer)
+        self.hold(optimizer, optimizer.state)
+
     def resolve(self, traced: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace tensors of the entries. traced: returns the tensor that one stands for."""
         for entry in self._all_entries():

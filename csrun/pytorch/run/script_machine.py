@@ -25,6 +25,7 @@ from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.machine import Feed, Machine, Program, with_window
 from csrun.runtime.chief.training import Training
 from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.weight_writes import WeightWrites
 from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")
@@ -265,9 +266,12 @@ class ScriptMachine:
 
     def write(self, weights: Mapping[str, Array]) -> bool:
         """Set other weights for the next step; False if that needs another machine."""
-        if self._training is None or not self._is_in_block or not self.machine.has_writable_state:
+        if not self.machine.has_writable_state:
             return False
-        self._training.write(weights)
+        if self._training is not None and self._is_in_block:
+            self._training.write(weights)
+        else:
+            WeightWrites(self.machine).write(weights)
         return True
 
     def leave_block(self) -> None:

@@ -124,13 +124,7 @@ class ScriptRun(StepQueue):
         if not weights or self.replay.is_on:
             return
         self.flush()
-        changed = {stored_name(name): x.detach().clone() for name, x in weights.items()}
-        if self._machine is not None:
-            if self._machine.write({name: x.numpy() for name, x in changed.items()}):
-                return
-            self._machine.save()
-            self._restart_machine()
-        self._loaded |= changed
+        self._write({stored_name(name): x.detach().clone() for name, x in weights.items()})
 
     def finish_block(self) -> None:
         """Run the queue, save, and copy the results to the user's objects."""

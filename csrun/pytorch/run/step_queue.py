@@ -1,11 +1,13 @@
 """Queue of steps of a script's loops, which a machine runs in orders."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
+
+import torch
 
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.errors import user_line
@@ -17,6 +19,7 @@ from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.store_copies import (
     names_of,
 )
+from csrun.records.torch_names import stored_name
 from csrun.runtime.chief.training import Training
 
 log = logging.getLogger("csrun")
@@ -48,12 +51,33 @@ class StepQueue(RunPrograms):
             step.variant.batches.next = step.batch + 1
             return
         self._queued.append(step)
+        if step.variant.evaluated_buffers:
+            self._write_buffers(step)
+            return
         count = len(self._queued)
         is_full = count >= MOST_STEPS
         if count % EARLIEST == 1 or is_full:  # checking costs half as much as a step
             self._order_early(is_full=is_full)
             if len(self._queued) >= MOST_STEPS:
                 self.flush()
+
+    def _write_buffers(self, step: QueuedStep) -> None:
+        """Run a step of an evaluation, and continue from the buffers that it has written."""
+        self.flush()
+        written, outputs = step.variant.evaluated_buffers, step.outputs.outputs
+        found = {name: outputs[ref] for name, ref in written.items()}
+        self.users.keep_weights()
+        self.users.set_tensors(found)  # the host computes with them
+        self._write({stored_name(name): value for name, value in found.items()})
+
+    def _write(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Continue from other weights, by their names in the store. No step may be queued."""
+        if self._machine is not None:
+            if self._machine.write({name: x.numpy() for name, x in weights.items()}):
+                return
+            self._machine.save()
+            self._restart_machine()
+        self._loaded |= weights
 
     def _order_early(self, *, is_full: bool) -> None:
         """Order steps while the loop continues. is_full: even if that has to wait."""

@@ -154,6 +154,11 @@ class Calls(TorchFunctionMode):
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if self.depth:
             return call_for_user(func, args, kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise UsageError(
+                f"{user_line()}: torch.func's grad and vmap in the loop are not supported: call "
+                "them in forward, or call backward() on the loss"
+            )
         if self.traced is not None:
             args, kwargs = self.traced((args, kwargs))
         func, args, kwargs = with_padded_targets(func, args, kwargs)
@@ -220,9 +225,15 @@ class Calls(TorchFunctionMode):
         return tree_map(self._recorder.plain.as_input, tree) if self.takes_arguments else tree
 
     def _writes_own(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """True if a function writes into a value of this step, such as a gradient."""
+        """True if a function writes into a value of this step, such as a gradient, or into a weight
+        in a step that has the updates.
+        """
+        recorder = self._recorder
         return is_write(func) and any(
-            isinstance(x, TracedTensor) and not self._is_earlier(x) for x in tree_leaves(args[:1])
+            not self._is_earlier(x)
+            and (isinstance(x, TracedTensor) or (recorder.has_updates and recorder.is_owned(x)))
+            for x in tree_leaves(args[:1])
+            if isinstance(x, torch.Tensor)
         )
 
     def take(self, target: torch.Tensor) -> None:
@@ -302,11 +313,6 @@ class Calls(TorchFunctionMode):
         return tuple(map(self._operand, leaves_of(args, kwargs)))
 
     def _operand(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(value):
-            raise UsageError(
-                f"{user_line()}: torch.func's grad and vmap in the loop are not supported: call "
-                "them in forward, or use torch.autograd.grad in a Session of lists"
-            )
         is_weight = isinstance(value, torch.nn.Parameter) and self._recorder.is_owned(value)
         if type(value) in PLAIN and not is_weight:
             if name := self._recorder.name_of(value):

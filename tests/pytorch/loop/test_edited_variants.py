@@ -206,17 +206,7 @@ def writes_after_the_step(kit):
         kit.gradients[0].mul_(step)
 
 
-def another_optimizer(kit):
-    other = optim.SGD(kit.model[2].parameters(), 0.01)
-    for x, y in kit.train:
-        kit.optimizer.zero_grad()
-        kit.criterion(kit.model(x), y).backward()
-        kit.optimizer.step()
-        other.step()
-
-
 REFUSED = {
-    another_optimizer: "add_ writes values of gradients into another tensor",
     an_earlier_steps: "with a value of an earlier step's gradients",
     another_tensor: "gradient of 0.weight must come from this step's backward",
     read_before: "edited differently than in earlier steps, and this step has run",
@@ -306,3 +296,60 @@ def test_by_other_values_they_are_not_edited(tmp_path, edit):
     said = r"test_edited_variants.py:\d+: gradients are edited with a value that the loop comp"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         edited(kit, edit)
+
+
+def another_optimizer(kit):
+    """It updates on the host, by the same gradients, after the Session's."""
+    other = optim.SGD(kit.model[2].parameters(), 0.01)
+    losses = []
+    for x, y in kit.train:
+        losses.append(kit.update(kit.criterion(kit.model(x), y)))
+        other.step()
+    return losses
+
+
+def rows_by_gradients(kit):
+    """As AdaLoRA's masks of rows that have mattered little."""
+    weight, losses = kit.model[0].weight, []
+    for x, y in kit.train:
+        losses.append(kit.update(kit.criterion(kit.model(x), y)))
+        with torch.no_grad():
+            score = (weight * weight.grad).abs().sum(1, keepdim=True)
+            weight.masked_fill_(score <= score.median(), 0.0)
+    return losses
+
+
+@pytest.mark.parametrize("loop", [another_optimizer, rows_by_gradients])
+def test_weights_are_written_by_values_of_gradients_after_the_step(tmp_path, loop):
+    beside(loop, tmp_path)
+
+
+def clipped_by_rows(kit):
+    """Adaptive gradient clipping: by the norms of a weight's rows."""
+
+    def edit(step):
+        for p in kit.model.parameters():
+            dims = tuple(range(1, p.dim()))
+            norm, most = (x.norm(2, dim=dims, keepdim=True) for x in (p.grad.detach(), p.detach()))
+            most = most.clamp_(min=1e-3).mul_(0.01)
+            clipped = p.grad.detach() * (most / norm.clamp(min=1e-6))
+            p.grad.detach().copy_(torch.where(norm < most, p.grad.detach(), clipped))
+
+    return [loss for _ in range(2) for loss in kit.train_once(edit)]
+
+
+def scaled_by_norms(kit):
+    def edit(step):
+        with torch.no_grad():
+            for p in kit.model.parameters():
+                p.grad.mul_((0.01 * p.norm() / p.grad.norm().clamp(min=1e-6)).clamp(max=1.0))
+
+    return [loss for _ in range(2) for loss in kit.train_once(edit)]
+
+
+@pytest.mark.parametrize("loop", [clipped_by_rows, scaled_by_norms])
+def test_gradients_are_edited_by_functions_of_weights(tmp_path, loop, caplog):
+    caplog.set_level("INFO", "csrun")
+    beside(loop, tmp_path)
+    said = "gradients are edited with a function of weights: each step is recorded"
+    assert sum(said in record.message for record in caplog.records) == 1

@@ -292,28 +292,6 @@ def test_many_graphs_are_warned_of_and_replace_each_other(
         assert re.search(rf"test_recorded_parts.py:\d+: {what}", warning)
 
 
-class Seen(nn.Linear):
-    """Adds up what it has seen, in evaluations too."""
-
-    def __init__(self):
-        super().__init__(6, 4)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
-
-    def forward(self, x):
-        self.seen += x.detach().abs().max()
-        return super().forward(x)
-
-
-def test_a_buffer_that_an_evaluation_adds_to_is_refused(tmp_path):
-    kit = Kit(Seen())
-    said = r"test_recorded_parts.py:\d+: an evaluation adds to the buffer 0.seen"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        kit.train_once()
-        kit.model.eval()
-        with torch.no_grad():
-            [kit.model(x).sum().item() for x, _ in kit.val]
-
-
 def test_a_count_of_hits_keeps_no_outputs_of_recorded_steps(tmp_path):
     kit, hits, held = Kit(), torch.tensor(0), []
     with kit.session(tmp_path, fast=False):

@@ -65,20 +65,6 @@ def plain(script, x, y):
     script.optimizer.step()
 
 
-def test_a_batch_with_a_tensor_that_all_samples_share_is_refused(tmp_path):
-    def collate(samples):
-        return *torch.utils.data.default_collate(samples), torch.ones(20, dtype=torch.float64)
-
-    script = Script()
-    script.train = DataLoader(script.train.dataset, 8, collate_fn=collate)
-    said = r"a row for each of its samples, got tensors of 8, 8, 20: .*cbtorch.dataloader"
-    place = r"test_recorded_step.py:\d+: .*"
-    with pytest.raises(UsageError, match=place + said), script.session(tmp_path):
-        for x, y, scale in script.train:
-            script.loss(x, y).mul(scale[0]).backward()
-            script.optimizer.step()
-
-
 def test_batches_that_change_their_shape_are_refused_by_the_loaders_line(tmp_path):
     script = Script()
     script.train = DataLoader(Ragged(), 8)
@@ -250,15 +236,6 @@ def test_forward_returns_a_distribution(tmp_path):
         return kit.train_once()
 
     beside(loop, tmp_path, Mixture())
-
-
-@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(9)])
-def test_an_evaluation_that_computes_as_in_training_is_refused(tmp_path, layer):
-    kit = Kit(nn.Linear(6, 9), layer, nn.Linear(9, 4))
-    said = "an evaluation computes .* as in training: call model.eval"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path), torch.no_grad():
-        for x, y in kit.val:
-            kit.criterion(kit.model(x), y).item()
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")

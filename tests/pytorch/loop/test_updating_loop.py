@@ -312,3 +312,15 @@ def test_the_loop_writes_values_of_the_step_into_a_buffer_and_an_optimizers_stat
             self.models, self.optimizers = [self.d], self.optimizers[:1]
 
     beside(loop, tmp_path, kit=WithMean)
+
+
+def test_an_update_without_a_loss_is_refused(tmp_path):
+    kit = Pair()
+    said = "has not called backward\\(\\), so it has no loss: call backward\\(\\) on the loss"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for (x,) in kit.train:
+            weights = list(kit.d.parameters())
+            found = torch.autograd.grad(kit.criterion(kit.d(x), kit.ones), weights)
+            for weight, gradient in zip(weights, found, strict=True):
+                weight.grad = gradient
+            kit.optimizers[0].step()

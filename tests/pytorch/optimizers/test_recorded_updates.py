@@ -1,5 +1,6 @@
 """Optimizers without a rule: PyTorch's own code is recorded with the step."""
 
+import copy
 from collections import deque
 
 import pytest
@@ -10,6 +11,7 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import optim  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.optimizers import initial_optimizer_state  # noqa: E402
 from csrun.pytorch.optimizers.initial_optimizer_state import create_state  # noqa: E402
 
@@ -408,3 +410,46 @@ def test_numbers_that_change_with_each_step_need_no_program_of_their_own(name, t
             kit.train_once()
     assert caplog.text.count("Compiled in") <= 5, "of 12 steps"
     assert "updates are recorded with the step (" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Decaying"])
+def test_state_is_loaded_before_the_first_step_of_the_block(tmp_path, name):
+    """The optimizer's own, as Accelerate's prepare() does, and that of another training."""
+    other = Kit(optimizer=CASES[name])
+    other.train_once()
+
+    def loop(kit):
+        kit.optimizer.load_state_dict(kit.optimizer.state_dict())
+        kit.model.load_state_dict(other.model.state_dict())
+        kit.optimizer.load_state_dict(copy.deepcopy(other.optimizer.state_dict()))
+        return kit.train_once()
+
+    beside(loop, tmp_path, optimizer=CASES[name])
+
+
+def test_state_is_not_loaded_after_the_first_step(tmp_path):
+    kit = Kit(optimizer=CASES["Adafactor"])
+    said = "load_state_dict of the optimizer must be called before the first step"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+        kit.optimizer.load_state_dict(kit.optimizer.state_dict())
+
+
+def test_weights_are_masked_by_sums_of_gradients(tmp_path):
+    """As by AdaLoRA, which reads them first when it masks."""
+
+    def loop(kit):
+        weight, losses, score = kit.model[0].weight, [], 0.0
+        for step, (x, y) in enumerate(batch for _ in range(2) for batch in kit.train):
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            score = 0.5 * score + (weight * weight.grad).abs().detach().sum(1, keepdim=True)
+            with torch.no_grad():
+                if step in (4, 7):
+                    weight.masked_fill_(score <= score.median().item(), 0.0)
+            kit.optimizer.zero_grad()
+            losses.append(loss.detach())
+        return losses
+
+    beside(loop, tmp_path, optimizer=CASES["Rprop"])

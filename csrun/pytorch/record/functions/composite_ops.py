@@ -304,11 +304,11 @@ def draws_mask(operator: RecordedOperator) -> bool:
     return operator.name in DRAWING and operator.keywords.get("dropout_p") != 0
 
 
-def is_of_training(operator: RecordedOperator) -> bool:
-    """True if an operator is one that `model.eval()` would skip or change."""
+def draws_mask(operator: RecordedOperator) -> bool:
+    """True if an operator drops values, which `model.eval()` would skip."""
     if operator.name == ATTENTION.name:
         return bool(operator.keywords["dropout_p"])
-    return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
+    return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name)
 
 
 def is_valid(recorder: StepRecorder, given: Any) -> bool:
