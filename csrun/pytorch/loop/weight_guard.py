@@ -217,14 +217,13 @@ class WeightGuard(TorchDispatchMode):
             return None
         return next(filter(None, map(self.name_of, written_by(func, args, kwargs))), None)
 
-<<<<<<< HEAD
     def read_any(self, leaves: Iterable[Any]) -> bool:
         """Make tensors of the model among some values current; False if there are none."""
         names = list(filter(None, map(self.name_of, leaves)))
         if names and self._state.is_stale:
             self._give_back(names)
         return bool(names)
-=======
+
     def write(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Make the loop's write into weights, by numbers of steps.
 
@@ -238,7 +237,6 @@ class WeightGuard(TorchDispatchMode):
         else:
             self._state.set_counters()
         return call_for_user(func, args, kwargs)
->>>>>>> 0452d12c (pytorch: evaluations write buffers; batches of several shapes; AGC)
 
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
         """Raises: UsageError if a lazy function uses a tensor of the model"""

@@ -304,13 +304,6 @@ def draws_mask(operator: RecordedOperator) -> bool:
     return operator.name in DRAWING and operator.keywords.get("dropout_p") != 0
 
 
-def draws_mask(operator: RecordedOperator) -> bool:
-    """True if an operator drops values, which `model.eval()` would skip."""
-    if operator.name == ATTENTION.name:
-        return bool(operator.keywords["dropout_p"])
-    return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name)
-
-
 def is_valid(recorder: StepRecorder, given: Any) -> bool:
     """Return True: argument validation of torch.distributions is skipped, as in PyTorch's own
     tracing.
