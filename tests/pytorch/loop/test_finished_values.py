@@ -69,23 +69,26 @@ def test_no_copy_of_the_weights_is_left(tmp_path, no_collector, step, is_list, w
 
 @pytest.mark.parametrize("when", ["forward", "backward", "step"])
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_loss_that_the_loop_has_created_is_saved_with_its_value(tmp_path, when, fast):
+def test_terms_of_a_loss_that_the_loop_has_created_are_saved_with_their_values(
+    tmp_path, when, fast
+):
     def loop(kit):
         found = []
 
         def save(now):
             if now == when:
                 kept = io.BytesIO()
-                torch.save([loss, loss.detach()], kept)
+                torch.save([terms, terms.detach()], kept)
                 kept.seek(0)
-                found.extend(each.item() for each in torch.load(kept))
+                found.extend(x for each in torch.load(kept) for x in each.tolist())
 
         for x, y in kit.train:
             kit.optimizer.zero_grad()
-            loss = torch.zeros((), dtype=torch.float64)
-            loss += kit.criterion(kit.model(x), y)
+            terms, loss = torch.zeros(2, dtype=torch.float64), kit.criterion(kit.model(x), y)
+            terms[0] = loss
+            terms[1] = 0.5 * loss
             save("forward")
-            loss.backward()
+            terms.sum().backward()
             save("backward")
             kit.optimizer.step()
             save("step")
