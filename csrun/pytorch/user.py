@@ -17,6 +17,7 @@ from csrun.base.errors import UsageError
 from csrun.data.errors import PassEndedError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader import (
+    BatchTensors,
     DataChanges,
     PassOrders,
     batches_by_number,
@@ -164,7 +165,8 @@ def wrap(loader: Any, kind: type[Loader]) -> Loader:
     check(loader, user_line())
     session_check.expect()
     made = kind(loader)
-    loaders.append(made)
+    if not active:  # only the chief runs a block
+        loaders.append(made)
     return made
 
 
@@ -185,7 +187,8 @@ class SessionLoader:
         self.orders = PassOrders(loader)
         self.batches = batches_by_number(loader, self.orders)
         self.changes = DataChanges(loader)
-        self.dataset_of_batches = dataset_of(loader, self.orders, user_line(), self.batches)
+        self._tensors = BatchTensors(user_line())
+        self.dataset_of_batches = dataset_of(loader, self.orders, self._tensors, self.batches)
         self._is_varying: bool | None = None  # known from the first pass on
 
     def batch(self, number: int, taken: int | None = None) -> Any:
@@ -198,7 +201,9 @@ class SessionLoader:
                 f"{user_line()}: a batch of an earlier pass is read after its data set changed: "
                 "read it before the change, or clone it"
             )
-        return self.changes.fetch_batch(lambda: self.batches[number])
+        made = self.changes.fetch_batch(lambda: self.batches[number])
+        self._tensors.note_first(made)
+        return made
 
     @property
     def length(self) -> int:
@@ -231,13 +236,17 @@ class SessionLoader:
         return True
 
     def encode(self) -> bytes:
-        """Encode the passes' order and the data set's changes for `decode` in another process."""
-        return msgspec.msgpack.encode((self.orders.encode(), self.changes.patch))
+        """Encode the passes' order, the data set's changes and the structure of a batch for
+        `decode` in another process.
+        """
+        sent = self.orders.encode(), self.changes.patch, self._tensors.encode()
+        return msgspec.msgpack.encode(sent)
 
     def decode(self, sent: bytes) -> None:
         """Apply the chief's message."""
-        orders, patch = msgspec.msgpack.decode(sent, type=tuple[bytes, bytes])
+        orders, patch, tensors = msgspec.msgpack.decode(sent, type=tuple[bytes, bytes, bytes])
         self.orders.decode(orders)
+        self._tensors.decode(tensors)
         self.changes.apply(patch)
 
     @property  # type: ignore[misc]

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.user import loaders  # noqa: E402
 
 
 def test_a_lazy_module_is_refused_before_it_has_shapes(tmp_path):
@@ -35,6 +36,7 @@ def test_a_dataloader_made_within_the_block_is_warned_of(tmp_path, caplog):
         kit.train = cbtorch.dataloader(DataLoader(kit.val.dataset, 4))
         kit.train_once()
     assert "call cbtorch.dataloader(...) before the first Session's block" in caplog.text
+    assert all(loader is not kit.train for loader in loaders)  # the other tasks do not have it
 
 
 def test_packages_see_a_dataloader_of_its_own_class(tmp_path):

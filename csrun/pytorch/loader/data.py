@@ -5,9 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves_with_path, tree_map
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_leaves,
+    tree_leaves_with_path,
+    tree_map,
+)
 from torch.utils.data import DataLoader
 
 from csrun.context import Role, current
@@ -110,14 +117,14 @@ def _widened(leaf: Any) -> Any:
 def dataset_of(
     loader: "DataLoader[Any]",
     orders: PassOrders,
-    where: str = "DataLoader",
+    tensors: "BatchTensors | None" = None,
     batches: LoaderBatches | IteratedBatches | None = None,
 ) -> Dataset:
     """Return the loader's batches as a Dataset, pass after pass, as far as their order is known.
 
-    where: the user's line, for messages. batches: of `batches_by_number`, if there are any already
+    tensors: checks each batch. batches: of `batches_by_number`, if there are any already
     """
-    elements = BatchTensors(where)
+    elements = tensors or BatchTensors("DataLoader")
     items = RandomAccess(batches or batches_by_number(loader, orders), None)
     source = replace(batches_of(items, elements), batches=SentBatches(orders, length_of(loader)))
     return Dataset(source, Level.BATCH, describe(loader), elements)
@@ -138,14 +145,49 @@ class SentBatches:
         return positions
 
 
+def no_tensors(where: str, batch: Any) -> UnequalBatchesError:
+    """Return the error for a batch without tensors."""
+    return UnequalBatchesError(
+        where,
+        f"a batch has no tensors, got {type(batch).__name__}",
+        f"have collate_fn return some, {_OR_SCRIPT}",
+    )
+
+
+def _paths_of(batch: Any) -> tuple[str, ...]:
+    """Return the places of a batch's tensors, such as ["x"] or [0]."""
+    pairs = tree_leaves_with_path(batch)
+    return tuple(keystr(path) for path, leaf in pairs if isinstance(leaf, torch.Tensor))
+
+
+def _text_of(paths: Sequence[str]) -> str:
+    return f"tensors at {', '.join(paths)}" if any(paths) else "a tensor"
+
+
 class BatchTensors(Elements):
     """The tensors of a batch in the order of torch's pytree: batch_0, batch_1, …"""
 
     def __init__(self, where: str) -> None:
         super().__init__()
         self._where = where
-        self._spec: Any = None  # of the batch; paths of its tensors if it has other objects
-        self._shapes: list[tuple[int, ...]] = []  # shape of one row of each tensor
+        self._spec: Any = None  # of the latest batch; paths of its tensors if it has other objects
+        self._paths: tuple[str, ...] = ()  # of the first batch, and the shape of a row of each
+        self._shapes: list[tuple[int, ...]] = []
+
+    def note_first(self, batch: Any) -> None:
+        """Note the first batch of the run, which the chief makes for its loop."""
+        if not self._paths:
+            tensors = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+            self._paths, self._shapes = _paths_of(batch), [tuple(x.shape[1:]) for x in tensors]
+
+    def encode(self) -> bytes:
+        """Encode the structure of the first batch for `decode` in another process."""
+        return msgspec.msgpack.encode((self._paths, self._shapes))
+
+    def decode(self, sent: bytes) -> None:
+        """Take the structure of the first batch from the chief."""
+        found = msgspec.msgpack.decode(sent, type=tuple[tuple[str, ...], list[tuple[int, ...]]])
+        self._paths, self._shapes = found
 
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
         """Return the batch's arrays.
@@ -159,30 +201,35 @@ class BatchTensors(Elements):
         if len(tensors) < len(leaves):
             spec = tuple(p for p, x in tree_leaves_with_path(value) if isinstance(x, torch.Tensor))
         if not tensors:
-            raise UnequalBatchesError(
-                self._where,
-                f"a batch has no tensors, got {type(value).__name__}",
-                f"have collate_fn return some, {_OR_SCRIPT}",
-            )
+            raise no_tensors(self._where, value)
         arrays = tuple(array_of(x, number, self._where) for number, x in enumerate(tensors))
-        shapes = [array.shape[1:] for array in arrays]
-        if self._spec is None:
-            self._spec, self._shapes = spec, shapes
-        elif spec != self._spec:
+        self.note_first(value)
+        if spec != self._spec:
+            self._require_paths(_paths_of(value))
+            self._spec = spec
+        self._require_shapes([array.shape[1:] for array in arrays])
+        return arrays
+
+    def _require_paths(self, paths: tuple[str, ...]) -> None:
+        """Raises: UnequalBatchesError for other tensors than the first batch has"""
+        if paths != self._paths:
             raise UnequalBatchesError(
                 self._where,
-                f"all batches must have the structure of the first one, {self._spec}, got {spec}",
+                "all batches must have the structure of the first one, "
+                f"{_text_of(self._paths)}, got {_text_of(paths)}",
                 f"have collate_fn return the same keys and tuples, {_OR_SCRIPT}",
             )
-        elif shapes != self._shapes:
-            number = next(n for n, each in enumerate(shapes) if each != self._shapes[n])
-            raise UnequalBatchesError(
-                self._where,
-                f"all batches must have the shape of the first one: a row of part {number} had "
-                f"shape {list(self._shapes[number])} and now has {list(shapes[number])}",
-                f"have collate_fn pad to one size, {_OR_SCRIPT}",
-            )
-        return arrays
+
+    def _require_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raises: UnequalBatchesError for other shapes than the first batch has"""
+        for number, (had, has) in enumerate(zip(self._shapes, shapes, strict=True)):
+            if had != has:
+                raise UnequalBatchesError(
+                    self._where,
+                    f"all batches must have the shape of the first one: a row of part {number} "
+                    f"had shape {list(had)} and now has {list(has)}",
+                    f"have collate_fn pad to one size, {_OR_SCRIPT}",
+                )
 
     def given(self, sample: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(sample)

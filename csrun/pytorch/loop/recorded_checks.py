@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.loader.data import no_tensors
 from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.functions.composite_ops import draws_mask
@@ -65,8 +66,12 @@ def are_numbered_alike(one: Recording, other: Recording) -> bool:
 
 
 def require_samples(batch: Any) -> None:
-    """Raises: UsageError for a batch with a tensor that does not have one row per sample"""
+    """Raises: UsageError for a batch without tensors, or with one that does not have one row per
+    sample
+    """
     rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+    if not rows:
+        raise no_tensors(user_line(), batch)
     if len(set(rows)) > 1:
         said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
         raise UsageError(

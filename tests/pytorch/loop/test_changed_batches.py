@@ -84,6 +84,18 @@ def test_streamers_send_the_tensors_of_a_batch():
         BatchTensors("here").taken(["a", 1])
 
 
+@pytest.mark.parametrize(
+    ("other", "said"), [((3,), r"at \[0\], got"), ((3, 2), r"had shape \[3\]")]
+)
+def test_a_streamer_compares_its_first_batch_with_the_chiefs(other, said):
+    chiefs, streamers = BatchTensors("here"), BatchTensors("here")
+    chiefs.note_first((torch.ones(2, 3),))
+    streamers.decode(chiefs.encode())
+    batch = (torch.ones(2, *other),) * (3 - len(other))
+    with pytest.raises(UnusableLoaderError, match=said):
+        streamers.taken(batch)
+
+
 class Labelled(nn.Module):
     def __init__(self):
         super().__init__()
