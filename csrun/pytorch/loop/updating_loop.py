@@ -22,7 +22,7 @@ from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.scaled_loss import ScaledLoss
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_step import UpdatingStep
-from csrun.pytorch.optimizers.recorded_updates import needs_closure
+from csrun.pytorch.optimizers.optimization import needs_closure
 from csrun.pytorch.optimizers.trained_groups import TrainedGroup
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded

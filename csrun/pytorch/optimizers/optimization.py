@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,15 @@ class LossScale:
 
 def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
     """Return the rule of an optimizer; None for one that is recorded with the step."""
-    return RULES.get(type(optimizer)) or rule_of_custom_class(optimizer)
+    if type(optimizer) in RULES:
+        return RULES[type(optimizer)]
+    return None if needs_closure(optimizer) else rule_of_custom_class(optimizer)
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """True for an optimizer that evaluates the loss repeatedly, such as LBFGS."""
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
 
 
 class Optimization:

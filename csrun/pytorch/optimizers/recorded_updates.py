@@ -1,7 +1,6 @@
 """Optimizers recorded with the step: any kind, several in a step, in any order."""
 
 from collections.abc import Mapping, Sequence
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.executable.arrays import Array
 from csrun.pytorch.errors import is_from_call, user_line
 from csrun.pytorch.optimizers.initial_optimizer_state import create_state
-from csrun.pytorch.optimizers.optimization import Form, Optimization
+from csrun.pytorch.optimizers.optimization import Form, Optimization, needs_closure
 from csrun.pytorch.record.model_group import ModelGroup
 
 
@@ -115,12 +114,6 @@ class RecordedUpdates(Optimization):
 
     def copy_back(self, state: Mapping[str, Array], steps: int, skipped: int = 0) -> None:
         """Do nothing: the group's buffers are the optimizers' own tensors."""
-
-
-def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """True for an optimizer that evaluates the loss repeatedly, such as LBFGS."""
-    closure = signature(type(optimizer).step).parameters.get("closure")
-    return closure is not None and closure.default is Parameter.empty
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

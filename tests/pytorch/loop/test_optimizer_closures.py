@@ -138,3 +138,14 @@ def test_a_class_with_a_rule_that_calls_its_closure_twice_is_refused(tmp_path):
     said = r"test_optimizer_closures.py:\d+: SGD.step\(\) does not call its closure once"
     with pytest.raises(UsageError, match=said):
         beside(closures, tmp_path, optimizer=lambda p: SGD(p, 0.05, momentum=0.9))
+
+
+class RMSprop(optim.RMSprop):
+    """A class of the script, whose name has a rule, and which needs a closure."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+def test_a_class_with_a_rule_that_needs_a_closure_steps_on_the_host(tmp_path):
+    beside(closures, tmp_path, optimizer=lambda p: RMSprop(p, 0.01), rel=1e-7)
