@@ -73,11 +73,13 @@ def run_of(
         _take_part(context, wanted.settings, loaders if role is Role.STREAMER else ())
         return None
     found = next((one for one in reversed(_runs) if one[0].has(wanted)), None)
+    if found is None:
+        _require_another_folder(wanted)  # before the other tasks wait for the next run
     is_same_folder = bool(_runs) and _runs[-1][0].settings is wanted.settings
     if _runs and found is not _runs[-1]:
         _runs[-1][1].suspend({CONTINUES: 1.0} if is_same_folder else {})
     if found is None:
-        _require_another_folder(wanted)
+        _end_others(wanted)
         known = _runs[-1][1].loaders if is_same_folder else list(loaders)
         found = wanted, _new_run(context, wanted, optimization, known)
     else:
@@ -117,13 +119,18 @@ def _new_run(
     return ScriptRun(run, partial(next_run_folder, context), users, loaders)
 
 
-def _require_another_folder(wanted: SessionObjects) -> None:
-    """Raises: UsageError for a second training in a model_dir, which would replay the first one"""
+def _end_others(wanted: SessionObjects) -> None:
+    """End the runs of earlier calls of `initialize`."""
     for one, run in _runs:
         if one.settings is not wanted.settings:
             run.end()
     _runs[:] = [one for one in _runs if one[0].settings is wanted.settings]
-    if wanted.optimizer is not None and any(one.optimizer is not None for one, _ in _runs):
+
+
+def _require_another_folder(wanted: SessionObjects) -> None:
+    """Raises: UsageError for a second training in a model_dir, which would replay the first one"""
+    known = [one for one, _ in _runs if one.settings is wanted.settings]
+    if wanted.optimizer is not None and any(one.optimizer is not None for one in known):
         raise UsageError(
             f"{user_line()}: a second training of the script would resume from the first one's "
             f"checkpoints in {wanted.settings.model_dir}: call cbtorch.initialize(model_dir=...) "
