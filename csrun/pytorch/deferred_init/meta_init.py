@@ -15,6 +15,7 @@ from csrun.pytorch.errors import is_of_csrun, is_of_torch, user_line
 
 META = torch.device("meta")
 _IS_META = torch.Tensor.is_meta.__get__
+_NO_MEMORY = "meta", "unallocated storage"  # in PyTorch's messages
 _DRAWS = torch.Tag.nondeterministic_seeded
 
 
@@ -63,8 +64,8 @@ class MetaInit(TorchDispatchMode):
         super().__exit__(kind, error, traceback)
         self._open.close()
         self._tape.end()
-        if isinstance(error, NotImplementedError | RuntimeError | TypeError | ValueError) and (
-            "meta" in str(error)
+        if isinstance(error, NotImplementedError | RuntimeError | TypeError | ValueError) and any(
+            word in str(error) for word in _NO_MEMORY
         ):
             raise UsageError(
                 f"{_line_of(traceback)}: this initialization cannot be replayed, as it reads the "

@@ -44,7 +44,9 @@ OF_A_SUM = (
     "and they are the sum of several batches, which the wafer accumulates: read the gradients of "
     "the first batch of a step, or the norm that clip_grad_norm_ returns"
 )
-_THROUGH_VIEWS = "and they were edited through views: edit parameter.grad itself, or read before"
+_THROUGH_VIEWS = (
+    "and they were edited through views: edit parameter.grad itself, or read them before the edit"
+)
 _BY_WEIGHTS = (
     "and they were edited by weights, which are on the wafer: read them before they are edited"
 )

@@ -63,7 +63,8 @@ def step_of(step: LoopStep | None) -> LoopStep:
         )
     if step.status.is_over:
         raise UsageError(
-            f"{user_line()}: optimizer.step() must be called once for each batch, got a second one"
+            f"{user_line()}: optimizer.step() must be called once for each batch, got a second "
+            "one: give the Session lists, [model] and [optimizer]"
         )
     if not step.status.has_gradients:
         raise UsageError(f"{user_line()}: optimizer.step() needs a loss.backward() before it")

@@ -139,8 +139,8 @@ class EditedVariants:
         if len(forms) >= MOST_FORMS:
             raise UsageError(
                 f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
-                "ways, and each is compiled to a program: change the lr instead, or give the "
-                "Session lists, [model] and [optimizer], which sends the numbers with each step"
+                "ways, and each needs a program: change the lr instead, which may differ in each "
+                "step, or give the Session lists, [model] and [optimizer], which send the numbers"
             )
         log.info("Recompiling: the loop edits gradients differently than before")
         edited = without_dead_edits(edited, [*goals, *first.shape.values])

@@ -10,7 +10,7 @@ from csrun.pytorch.loop.host_eval import Computation, LazyResult
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
+from csrun.pytorch.record.unsupported import AFTER_ITS_STEP, EARLIER_STEP, LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import MODEL, Expected
 from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.step_outputs import StepOutputs, StepValue
@@ -102,7 +102,7 @@ def another_loss(step: LoopStep | None, loss: LazyTensor) -> UsageError:
 
 def is_of_loader(value: Any) -> bool:
     """True if a value is the batch of a finished step, or computed from one."""
-    return _stale_reason(value, None) is FETCHED_AHEAD
+    return _stale_reason(value, None) is AFTER_ITS_STEP
 
 
 def _is_without_gradient(source: Any) -> bool:
@@ -116,7 +116,7 @@ def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
     if isinstance(leaf, TracedTensor):
         return None if leaf.recorder.is_open else leaf.stale_reason
     if isinstance(leaf, Token | StepValue):
-        reason = FETCHED_AHEAD if leaf.slot.is_input else EARLIER_STEP
+        reason = AFTER_ITS_STEP if leaf.slot.is_input else EARLIER_STEP
         return None if leaf.step is step else reason
     if isinstance(leaf, Computation):
         return EARLIER_STEP

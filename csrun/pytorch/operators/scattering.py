@@ -93,8 +93,9 @@ def _put_by_mask(
     """Write a single value where a mask is true."""
     (dim, mask), *others = given
     if others or accumulate or prod(shape(values)) != 1:
+        got = "accumulate=True" if accumulate else f"shape {list(shape(values))}"
         raise unsupported(
-            "a write by a mask takes one value", f"shape {list(shape(values))}", "use torch.where"
+            "a write by a mask takes one value", got, "do it in forward, or use torch.where"
         )
     others = rank(x) - dim - rank(mask)
     wide = e.expand(e.view(mask, (*shape(mask), *(1 for _ in range(others)))), shape(x))

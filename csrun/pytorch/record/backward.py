@@ -108,6 +108,12 @@ class RecordedBackward:
                 f"{user_line()}: backward() needs a scalar, got a tensor of shape "
                 f"{list(loss.shape)}: take its mean or sum"
             )
+        if not loss.requires_grad:
+            raise CaptureError(
+                f"{user_line()}: backward() is called on a value without a gradient: compute it "
+                "from the model's output of this step, and call .detach() on values of earlier "
+                "steps, such as a hidden state"
+            )
         cleared, parameters = set(self.require_cleared()), self._recorder.parameters
         if have_hooks(parameters.values()):
             self._recorder.note_varying("backward() calls a hook of a gradient")

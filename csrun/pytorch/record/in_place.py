@@ -144,6 +144,8 @@ class InPlaceWrites:
         refusal = self._recorder.refusal
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
             remedy = "write x = x * 2 instead of x *= 2"
+            if target.memory.stored.startswith("parameter"):
+                remedy = "write all of it before forward uses it, or after optimizer.step()"
             if target.memory.stored.startswith("boolean"):
                 remedy = "set it in the loop, between two steps, as by buffer.fill_(True)"
             elif target.memory.stored.startswith("integer"):

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import LeafSource, Ref
-from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
+from csrun.pytorch.record.unsupported import AFTER_ITS_STEP, EARLIER_STEP, LATE_BACKWARD
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor
@@ -274,7 +274,7 @@ class TracedTensor(torch.Tensor):
             leaf.value == self.value and leaf.source is LeafSource.INPUT
             for leaf in self.recorder.leaves
         )
-        return FETCHED_AHEAD if is_batch else EARLIER_STEP
+        return AFTER_ITS_STEP if is_batch else EARLIER_STEP
 
     def share(self, memory: torch.Tensor) -> None:
         """Have it and its views read and write a tensor of the loop, once their step is over."""
@@ -344,3 +344,17 @@ def _recorder_of(args: Any, kwargs: Any) -> StepRecorder:
 
 def _value_of(argument: Any) -> Any:
     return argument.numbers() if isinstance(argument, TracedTensor) else argument
+
+
+def require_no_options(
+    gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    """Check the arguments of `loss.backward()`; `retain_graph` has no effect.
+
+    Raises: CaptureError for arguments that give other gradients
+    """
+    if gradient is not None or create_graph or inputs is not None:
+        raise CaptureError(
+            f"{user_line()}: backward() takes no gradient, create_graph or inputs in a Session: "
+            "leave them out, or give the Session lists, [model] and [optimizer]"
+        )

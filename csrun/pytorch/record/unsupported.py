@@ -41,9 +41,9 @@ NOT_IN_MODEL = (
     "a tensor requires a gradient but is not a parameter of the model: register it with "
     "nn.Parameter; call a teacher under torch.no_grad()"
 )
-FETCHED_AHEAD = (
-    "a batch is used after the next one was taken, as with a prefetch or zip(a, b): use each batch "
-    "first (streamers prefetch); combine two data sets with StackDataset"
+AFTER_ITS_STEP = (
+    "the model is called on an earlier batch after optimizer.step(): call it before, or call "
+    "copy.deepcopy(model), made here"
 )
 LATE_BACKWARD = (
     "backward() is called on a value of a finished step: call it once per batch, before "

@@ -79,11 +79,11 @@ class Replay:
         assert self.found is not None, "the run is not new"
         then, now = (x.get(LOADED_STEPS) for x in (self.found.manifest.identity, self.identity))
         if then != now:
-            has, had = (f"of {n} steps" if n else "without steps" for n in (now, then))
+            has, had = (f"optimizer state of {n} steps" if n else "no state" for n in (now, then))
             raise UsageError(
-                f"{user_line()}: the script begins with optimizer state {has}, the run in "
-                f"{self.model_dir} with state {had}: load the same state, or use a new model_dir "
-                "(csrun resumes from its own checkpoints)"
+                f"{user_line()}: the script begins with {has}, and the run in {self.model_dir} "
+                f"began with {had}: load the same state, or use a new model_dir (csrun resumes "
+                "from its own checkpoints)"
             )
 
     @contextmanager

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from csrun.base.errors import UsageError
-from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.traced import TracedTensor, require_no_options
 from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs, StepValue
 
 #: What a tensor without numbers can answer, too: methods, and computed attributes.
@@ -83,10 +82,7 @@ class LazyTensor(torch.Tensor):
 
         Raises: UsageError for arguments that give other gradients
         """
-        if gradient is not None or create_graph or inputs is not None:
-            raise UsageError(
-                f"{user_line()}: backward() takes no gradient, create_graph or inputs in a Session"
-            )
+        require_no_options(gradient, retain_graph, create_graph, inputs)
         self._owner.backward(self)
 
     @property

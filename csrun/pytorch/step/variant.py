@@ -364,7 +364,7 @@ def _require_no_script_tensors(recording: Recording) -> None:
     for leaf in recording.script_leaves:
         if recording.kind(leaf.value).shape:  # a number is the same for all
             raise UsageError(
-                f"{leaf.name}: the script makes a tensor of this line in each step, and csrun does "
-                "not know which part of it a CS system or a micro-batch needs: set num_csx to 1 "
-                "and leave micro_batch_size out, or make the tensor in the dataset"
+                f"{leaf.name}: this line uses a tensor that the script makes in each step, and "
+                "csrun does not know which part of it a CS system or a micro-batch needs: set "
+                "num_csx to 1 and leave micro_batch_size out, or make the tensor in the dataset"
             )

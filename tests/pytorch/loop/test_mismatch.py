@@ -433,3 +433,13 @@ def test_data_of_a_copy_is_set_to_an_average_within_a_step(tmp_path):
         return found
 
     beside(loop, tmp_path)
+
+
+def test_a_loss_of_an_earlier_steps_state_is_refused(tmp_path):
+    kit, state = Kit(), torch.zeros(())
+    said = r"py:\d+: backward\(\) is called on a value without a gradient.*call .detach\(\)"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for x, y in kit.train:
+            out = kit.model(x) + state
+            state = out.mean()
+            kit.update(kit.criterion(out, y))

@@ -137,8 +137,8 @@ def test_a_killed_run_that_has_loaded_state_resumes(tmp_path, name, in_block):
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
-        (0, 6, r"begins with optimizer state of 6 steps, the run in .* without steps"),
-        (6, 0, r"begins with optimizer state without steps, the run in .* of 6 steps"),
+        (0, 6, r"begins with optimizer state of 6 steps, and the run in .* began with no state"),
+        (6, 0, r"begins with no state, and the run in .* began with optimizer state of 6 steps"),
     ],
 )
 def test_a_run_that_resumes_with_other_state_is_refused(tmp_path, first, then, said):

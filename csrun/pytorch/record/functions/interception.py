@@ -16,7 +16,7 @@ from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.half_types import without_halves
 from csrun.pytorch.record.functions.composite_ops import COMPOSITES, record_composite
 from csrun.pytorch.record.reuse.autograd_graph import WATCHING
-from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.traced import TracedTensor, require_no_options
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
@@ -126,6 +126,8 @@ class FunctionCapture(TorchFunctionMode):
 
         backward = self._recorder.backward
         backward.start(args[0])
+        if not self._recorder.has_updates:
+            require_no_options(*args[1:], **kwargs)
         given = (*args[1:], *kwargs.values())
         has_options = any(x is not None and x is not False for x in given)
         if backward.is_watched or has_options:
