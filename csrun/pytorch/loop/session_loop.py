@@ -26,7 +26,13 @@ from csrun.pytorch.step.loop_writes import is_write, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import LazyTensor, Token, tensor_of, token_of
+from csrun.pytorch.step.tokens import (
+    LazyTensor,
+    Token,
+    has_values_of_steps,
+    tensor_of,
+    token_of,
+)
 from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")
@@ -214,8 +220,8 @@ class SessionLoop(LoopSteps):
         if is_write(func) and self.watch.name_of(args[0]) and self._is_between_steps:
             args, kwargs = tree_map(tensor_of, (args, kwargs))  # a write of the loop between steps
             return self.write_weight(func, args, kwargs)
-        if self._may_take_weights and self.watch.read_any(leaves):
-            return now(self, func, args, kwargs)
+        if self._may_take_weights and any(map(self.watch.name_of, leaves)):
+            return self._on_weights(func, args, kwargs)
         self.watch.require_none(func, leaves)
         if writes_outside(func, args):
             return self._at_once(func, args, kwargs)
@@ -223,6 +229,14 @@ class SessionLoop(LoopSteps):
         if is_other and self._record_after_all(mismatch.cause_of_loss(self._step)) is not None:
             return call_for_user(func, args, kwargs)
         return later(self, func, args, kwargs, self._at_once)
+
+    def _on_weights(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compute a function of weights on the host."""
+        # before the weights: reading them runs the step
+        args, kwargs = tree_map(tensor_of, (args, dict(kwargs)))
+        self.watch.bring_up_to_date(leaves_of(args, kwargs))
+        with torch.no_grad():
+            return call_for_user(func, args, kwargs)
 
     @property
     def _may_take_weights(self) -> bool:

@@ -217,12 +217,10 @@ class WeightGuard(TorchDispatchMode):
             return None
         return next(filter(None, map(self.name_of, written_by(func, args, kwargs))), None)
 
-    def read_any(self, leaves: Iterable[Any]) -> bool:
-        """Make tensors of the model among some values current; False if there are none."""
-        names = list(filter(None, map(self.name_of, leaves)))
-        if names and self._state.is_stale:
-            self._give_back(names)
-        return bool(names)
+    def bring_up_to_date(self, leaves: Iterable[Any]) -> None:
+        """Make tensors of the model among some values have those of this line of the script."""
+        if self._state.is_stale:
+            self._give_back(filter(None, map(self.name_of, leaves)))
 
     def write(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Make the loop's write into weights, by numbers of steps.
