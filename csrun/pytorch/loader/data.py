@@ -145,13 +145,22 @@ class SentBatches:
         return positions
 
 
-def no_tensors(where: str, batch: Any) -> UnequalBatchesError:
-    """Return the error for a batch without tensors."""
-    return UnequalBatchesError(
-        where,
-        f"a batch has no tensors, got {type(batch).__name__}",
-        f"have collate_fn return some, {_OR_SCRIPT}",
-    )
+def require_rows(where: str, batch: Any) -> None:
+    """Raises: UnequalBatchesError for a batch without tensors, or one without a row per sample"""
+    rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+    if not rows:
+        raise UnequalBatchesError(
+            where,
+            f"a batch has no tensors, got {type(batch).__name__}",
+            f"have collate_fn return some, {_OR_SCRIPT}",
+        )
+    if len(set(rows)) > 1:
+        said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
+        raise UnequalBatchesError(
+            where,
+            f"each tensor of a batch must have a row for each of its samples, got {said} rows",
+            f"add the row in the dataset, {_OR_SCRIPT}",
+        )
 
 
 def _paths_of(batch: Any) -> tuple[str, ...]:
@@ -200,8 +209,7 @@ class BatchTensors(Elements):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if len(tensors) < len(leaves):
             spec = tuple(p for p, x in tree_leaves_with_path(value) if isinstance(x, torch.Tensor))
-        if not tensors:
-            raise no_tensors(self._where, value)
+        require_rows(self._where, value)
         arrays = tuple(array_of(x, number, self._where) for number, x in enumerate(tensors))
         self.note_first(value)
         if spec != self._spec:

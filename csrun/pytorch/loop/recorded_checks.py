@@ -4,12 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loader.data import no_tensors
 from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.functions.composite_ops import draws_mask
@@ -63,22 +61,6 @@ def are_numbered_alike(one: Recording, other: Recording) -> bool:
     results = ([op.results for op in each.operators] for each in (one, other))
     leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
     return next(results) == next(results) and next(leaves) == next(leaves)
-
-
-def require_samples(batch: Any) -> None:
-    """Raises: UsageError for a batch without tensors, or with one that does not have one row per
-    sample
-    """
-    rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
-    if not rows:
-        raise no_tensors(user_line(), batch)
-    if len(set(rows)) > 1:
-        said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
-        raise UsageError(
-            f"{user_line()}: each tensor of a batch must have a row for each of its samples, got "
-            f"tensors of {said}: add the row in the dataset, or leave "
-            "cbtorch.dataloader out, so that the chief makes the batches"
-        )
 
 
 def require_evaluation(recording: Recording) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map, tree_structure
 
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.loader.data import require_rows
 from csrun.pytorch.loop.finished_values import FinishedValues
 from csrun.pytorch.loop.recorded_checks import (
     ForwardCalls,
     is_of_forward,
     line_of_weights_in_edits,
     norm_in,
-    require_samples,
 )
 from csrun.pytorch.loop.recorded_gradients import RecordedGradients
 from csrun.pytorch.loop.recorded_graph import RecordedGraph
@@ -87,7 +88,7 @@ class RecordedStep:
         read_batch(recorder)
         recorder.may_read_in_forward = recorder.may_draw = True
         recorder.backward.require_cleared = require_cleared
-        require_samples(batch)
+        require_rows(user_line(), batch)
         with ExitStack() as opened:
             opened.enter_context(collection_paused())
             opened.enter_context(recorder)

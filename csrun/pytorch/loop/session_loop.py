@@ -26,13 +26,7 @@ from csrun.pytorch.step.loop_writes import is_write, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import FindGradients, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import (
-    LazyTensor,
-    Token,
-    has_values_of_steps,
-    tensor_of,
-    token_of,
-)
+from csrun.pytorch.step.tokens import LazyTensor, Token, tensor_of, token_of
 from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")

@@ -195,28 +195,7 @@ def branches_in_turn(kit):
             kit.optimizer.step()
 
 
-class Sums(nn.Linear):
-    """Adds up what it has seen."""
-
-    def __init__(self):
-        super().__init__(6, 4)
-        self.register_buffer("seen", torch.zeros(()).double())
-
-    def forward(self, x):
-        self.seen += x.abs().max()  # here
-        return super().forward(x)
-
-
-@refused_loop("a sum in a buffer, in an evaluation too", Sums())
-def sum_in_an_evaluation(kit):
-    kit.train_once()
-    kit.model.eval()
-    with torch.no_grad():
-        for x, _ in kit.val:
-            kit.model(x).sum().item()
-
-
-@refused_loop("an evaluation in training mode", nn.Linear(6, 4), nn.Dropout(0.5))
+@refused_loop("dropout in an evaluation", nn.Linear(6, 4), nn.Dropout(0.5))
 def evaluation_with_dropout(kit):
     with torch.no_grad():
         for x, y in kit.val:
@@ -261,4 +240,16 @@ def second_derivative(kit):
         weights = list(kit.model.parameters())
         found = torch.autograd.grad(loss, weights, create_graph=True)
         (loss + found[0].square().sum()).backward()
+        kit.optimizer.step()
+
+
+@refused_loop(
+    "updates by gradients of `torch.autograd.grad` alone, in a Session of lists", kit=Pair
+)
+def update_without_backward(kit):
+    for x, y in kit.train:
+        weights = list(kit.model.parameters())
+        found = torch.autograd.grad(f.cross_entropy(kit.model(x), y), weights)  # here
+        for weight, gradient in zip(weights, found, strict=True):
+            weight.grad = gradient
         kit.optimizer.step()

@@ -86,13 +86,13 @@ def scale_between_sessions(folder):
         kit.scaler.set_growth_interval(5)
 
 
-@refused_loop("a model of float32 with batches of float64")
+@refused_loop("a product of float32 and float64")
 def model_of_float32(kit):
     kit.model.float()
     for x, y in kit.train:
         kit.optimizer.zero_grad()
-        kit.criterion(kit.model(x), y).backward()
-        kit.optimizer.step()  # here
+        kit.criterion(kit.model(x), y).backward()  # here
+        kit.optimizer.step()
 
 
 class Complex(nn.Module):
