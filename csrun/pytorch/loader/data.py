@@ -155,7 +155,7 @@ def require_rows(where: str, batch: Any) -> None:
             f"have collate_fn return some, {_OR_SCRIPT}",
         )
     if len(set(rows)) > 1:
-        said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
+        said = " and ".join(str(shape[0]) if shape else "no" for shape in rows)
         raise UnequalBatchesError(
             where,
             f"each tensor of a batch must have a row for each of its samples, got {said} rows",

@@ -108,7 +108,7 @@ def batch_without_a_tensor(folder):
     loaded(folder, Samples(lambda number: "text"), x_of)
 
 
-@refused("a tensor of a later batch without a row per sample")
+@refused("a tensor of a later batch without a row per sample", ends_job=True)
 def tensor_without_rows(folder):
     def collate(samples):
         inputs, numbers = zip(*samples, strict=True)
