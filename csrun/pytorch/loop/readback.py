@@ -62,7 +62,7 @@ class Readback:
     def read(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
         """Return the numbers of a value."""
         if slot.is_loss:
-            return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
+            return torch.full(slot.meta.shape, self.loss(step), dtype=slot.meta.dtype)
         self.want([StepValue(step, slot)])
         found = step.outputs[slot.value]
         if not slot.is_gradient:  # values computed from it are logged

@@ -163,7 +163,8 @@ class _Importer:
         self._emit_outputs(outputs)
         if recording.loss is not None:
             with self._source.attributed(recording.loss_line, "backward()"):
-                self._builder.effect(LossOp, self._value(recording.loss))
+                loss = self._emission.view(self._value(recording.loss), ())
+                self._builder.effect(LossOp, loss)
         if self._run_mode is RunMode.TRAIN:
             for number in sorted(backward - dead_gradient_operators(recording, outputs)):
                 self._emit_operator(number, recording.operators[number])
@@ -272,8 +273,9 @@ class _Importer:
     def _loss_scale(self) -> SSAValue:
         """Return the scale of the loss, the gradient that a scaled backward pass begins with."""
         assert self._recording.loss is not None, "a scaled loss"
-        dtype = self._recording.kind(self._recording.loss).dtype
-        return self._builder.leaf(LossScaleOp, tensor_type((), name_of(dtype)))
+        kind = self._recording.kind(self._recording.loss)
+        scale = self._builder.leaf(LossScaleOp, tensor_type((), name_of(kind.dtype)))
+        return self._emission.view(scale, kind.shape)
 
     def _require_defined(self, op: RecordedOperator) -> None:
         """Raises: Unsupported if PyTorch does not define an operator's result"""

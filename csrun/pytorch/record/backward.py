@@ -103,9 +103,9 @@ class RecordedBackward:
                 f"{user_line()}: backward() is called twice in this step, first in {self.line}: "
                 "add the losses, and call backward() on the sum"
             )
-        if loss.shape != ():
+        if loss.numel() != 1:
             raise CaptureError(
-                f"{user_line()}: backward() needs a scalar, got a tensor of shape "
+                f"{user_line()}: backward() needs one element, got a tensor of shape "
                 f"{list(loss.shape)}: take its mean or sum"
             )
         if not loss.requires_grad:

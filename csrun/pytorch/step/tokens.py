@@ -235,7 +235,8 @@ class Token(LazyTensor):
         return float(self.item())
 
     def __format__(self, form: str) -> str:
-        return format(self.item() if self.slot.is_loss else self.tensor(), form)
+        is_number = self.slot.is_loss and not self.dim()
+        return format(self.item() if is_number else self.tensor(), form)
 
 
 _AT_ONCE = 2  # tokens of a value in a loop that keeps none: this step's, and the last one's

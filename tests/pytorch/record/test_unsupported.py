@@ -148,7 +148,7 @@ def writes_to_the_data_of_a_weight(model, batch):
 LOOPS = {
     writes_to_the_data_of_a_weight: "writes into parameter linear.weight",
     two_backwards: "backward.. is called twice in this step, first in .*: add the losses",
-    backward_of_several: "needs a scalar, got a tensor of shape .6, 3.",
+    backward_of_several: "needs one element, got a tensor of shape .6, 3.",
     backward_from_elsewhere: "outside loss.backward.*, or give the Session lists",
     accumulates: "linear.weight already has a gradient.*optimizer.zero_grad",
     writes_to_a_weight: "writes into parameter linear.weight, which the step may only read",
@@ -267,16 +267,6 @@ def test_inference_mode_is_refused():
     message = r"test_unsupported.py:\d+: .*use torch.no_grad"
     with recorder, torch.inference_mode(), pytest.raises(CaptureError, match=message):
         model(x)
-
-
-def test_mixed_floats_are_refused():
-    model = Model(lambda x: x).double()
-
-    def mixed(model, batch):
-        return f.mse_loss(model(batch[0].double()), batch[0][:, :3]).backward()
-
-    message = r"all float64, got float32 \(input batch_0\) and float64 \(parameter linear"
-    refused(model, mixed, message)
 
 
 def test_a_parameter_without_gradient_does_not_move():
