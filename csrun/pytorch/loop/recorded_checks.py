@@ -49,11 +49,16 @@ class ForwardCalls:
     def require_returned(self, recording: Recording, value: Ref) -> None:
         """Raises: ValueLostError for a value made of one that forward has not returned"""
         if self.keeps(recording, value):
-            raise ValueLostError(
-                f"{user_line()}: a value that forward has kept in a hook or an attribute is read "
-                "after its step, and forward runs in the first steps only: read it before "
-                "optimizer.step(), or return it from forward"
-            )
+            raise kept_value_error()
+
+
+def kept_value_error() -> ValueLostError:
+    """Return the error for a value that forward has kept, which is read after its step."""
+    return ValueLostError(
+        f"{user_line()}: a value that forward has kept in a hook or an attribute is read after its "
+        "step, and forward runs in the first steps only: read it before optimizer.step(), or "
+        "return it from forward"
+    )
 
 
 def are_numbered_alike(one: Recording, other: Recording) -> bool:

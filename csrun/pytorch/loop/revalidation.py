@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.loop.recorded_checks import kept_value_error
 from csrun.pytorch.lower.interpret import read_batch, reader_of
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
@@ -220,6 +221,7 @@ class Revalidation:
     def _recorded(self) -> Recording:
         """Return the recording, with padded rows if those of the variant are."""
         found = self._recorder.finish()
+        self._recorder.reader = _refuse_read  # the step runs on tokens, which have other numbers
         if self._variant.recording.row_axes:
             with suppress(NotByRow):
                 return pad_rows(found, (), padded_rows_of(self._variant.recording))
@@ -255,3 +257,8 @@ class Revalidation:
 
     def _refused(self, what: str) -> UsageError:
         return UsageError(f"{what}, found in step {self._step}: {_REMEDY}")
+
+
+def _refuse_read(traced: TracedTensor) -> torch.Tensor:
+    """Raises: ValueLostError for a value that forward has kept in a hook or an attribute"""
+    raise kept_value_error()

@@ -1,6 +1,7 @@
 """Values that are read after their step."""
 
-from support.refusals import refused_loop
+from support.refusals import refused, refused_loop
+from support.torch_loops import Kit
 from torch import nn
 
 
@@ -24,7 +25,18 @@ class Keeps(nn.Linear):
         return self.kept.tanh()
 
 
-@refused_loop("a value kept by a hook or an attribute in forward, read after its step", Keeps())
+KEPT = "a value kept by a hook or an attribute in forward, read after its step"
+
+
+@refused(KEPT)
+def kept_value_read_after_the_block(folder):
+    kit = Kit(Keeps())
+    with kit.session(folder):
+        kit.train_once()
+    kit.model[0].kept.detach().mean().item()  # here
+
+
+@refused_loop(KEPT, Keeps())
 def kept_value_read_late(kit):
     for x, y in kit.train:
         kit.update(kit.criterion(kit.model(x), y))
