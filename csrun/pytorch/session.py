@@ -14,6 +14,7 @@ from csrun.pytorch.amp.torch_scalers import torch_scalers_as_ours
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.group_patches import GroupPatches
 from csrun.pytorch.loop.patches import Patches
+from csrun.pytorch.loop.pruning import pruning_refused
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_loop import UpdatingLoop
 from csrun.pytorch.optimizers import Optimization
@@ -121,6 +122,7 @@ class Session:
             loop = self._opened_loop(run, optimization, opened)
             opened.enter_context(autocast_as_precision(loop.scaled_loss.half))
             opened.enter_context(torch_scalers_as_ours())
+            opened.enter_context(pruning_refused(self._model, lambda: loop.has_begun))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)
             self._loop, self._run = loop, run

@@ -144,7 +144,7 @@ class WeightGuard(TorchDispatchMode):
         Raises: UsageError within a step, for another shape, or for the memory of another Parameter
         """
         places = [i for i, known in enumerate(self._tensors) if known is parameter]
-        if places and _is_recorded_with_updates(value):
+        if places and _may_be_written(value):
             with torch.no_grad():
                 parameter.copy_(value)
             return
@@ -254,11 +254,11 @@ class WeightGuard(TorchDispatchMode):
         return names[0] if names else None
 
 
-def _is_recorded_with_updates(value: torch.Tensor) -> bool:
-    """True for a value of an open step that writes weights itself."""
-    if not isinstance(value, TracedTensor):
+def _may_be_written(value: torch.Tensor) -> bool:
+    """True for a value of an open step that writes weights itself, and for one of forward."""
+    if not isinstance(value, TracedTensor) or value.recorder.is_finished:
         return False
-    return value.recorder.has_updates and not value.recorder.is_finished
+    return value.recorder.has_updates or value.recorder.scopes.is_in_forward
 
 
 def _replaced(name: str) -> UsageError:

@@ -35,6 +35,11 @@ def group_of(models: Any, optimizers: Any, mode: str, line: str) -> TrainedGroup
             f'{line}: Session: several models need mode="train" and a list of optimizers of '
             "torch.optim; evaluate each model in a Session of its own"
         )
+    if any(isinstance(each, torch.optim.SparseAdam) for each in optimizers):
+        raise UsageError(
+            f"{line}: Session: SparseAdam needs sparse gradients, and all gradients on the system "
+            "are dense: use torch.optim.Adam"
+        )
     for model in models:
         if is_on_meta(require_module(model, line)):
             raise UsageError(

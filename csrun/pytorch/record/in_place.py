@@ -145,11 +145,14 @@ class InPlaceWrites:
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
             remedy = "write x = x * 2 instead of x *= 2"
             if target.memory.stored.startswith("parameter"):
-                remedy = "write all of it before forward uses it, or after optimizer.step()"
+                remedy = (
+                    "write all of it before forward uses it, as with p.mul_(m).add_(q, alpha=n), "
+                    "or after optimizer.step()"
+                )
             if target.memory.stored.startswith("boolean"):
                 remedy = "set it in the loop, between two steps, as by buffer.fill_(True)"
             elif target.memory.stored.startswith("integer"):
-                remedy = "make it a buffer of floats"
+                remedy = "write all of it, as by buffer.fill_(1), or make it a buffer of floats"
             elif self._recorder.has_loss:
                 remedy = "give the Session the optimizer that updates it"
             raise refusal(

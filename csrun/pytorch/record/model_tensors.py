@@ -91,10 +91,7 @@ class ModelTensors:
         """
         for entry, now in self._replaced(self._by_id.values()):
             if entry.source is not LeafSource.BUFFER:
-                raise CaptureError(
-                    f"{user_line()}: {entry.name} of the model was replaced by another tensor in "
-                    "the step: leave its updates to the optimizer"
-                )
+                raise _replaced(entry)
             yield entry, now
 
     def restore_counters(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
@@ -119,6 +116,15 @@ class ModelTensors:
         """Put a replaced tensor back."""
         where, _, name = entry.name.rpartition(".")
         setattr(self.modules[where], name, entry.tensor)
+
+
+def _replaced(entry: ModelTensor) -> CaptureError:
+    is_buffer = entry.source is not LeafSource.PARAMETER
+    remedy = "keep its shape and type" if is_buffer else "make it a buffer, by register_buffer"
+    return CaptureError(
+        f"{user_line()}: {entry.name} of the model was replaced by another tensor in the step: "
+        f"{remedy}"
+    )
 
 
 def modules_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:

@@ -143,3 +143,23 @@ def test_assigning_a_flipped_copy_to_data_is_a_write(tmp_path):
         return losses
 
     beside(loop, tmp_path)
+
+
+class Follows(nn.Module):
+    """A layer whose weight forward assigns, and one whose weight it averages, as MoCo does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.copy, self.mean = (nn.Linear(6, 4) for _ in range(3))
+        for module in (self.copy, self.mean):
+            module.requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.copy.weight.data = self.first.weight.data * 0.5
+            self.mean.weight.data.mul_(0.9).add_(self.first.weight.data, alpha=0.1)
+        return self.first(x) - self.copy(x) * self.mean(x)
+
+
+def test_forward_may_assign_data_before_its_use(tmp_path):
+    beside(lambda kit: kit.train_once() + kit.train_once(), tmp_path, Follows())

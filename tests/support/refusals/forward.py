@@ -168,6 +168,16 @@ class WritesAPart(nn.Linear):
         return super().forward(x)
 
 
+@refused_model("a write into a weight that forward has used, or into a part of one")
+class AssignsOfItself(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 4)
+
+    def forward(self, x):
+        self.weight.data = self.weight.data * 0.5  # here
+        return super().forward(x)
+
+
 OTHER = torch.ones(4, requires_grad=True)
 
 

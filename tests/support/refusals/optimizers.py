@@ -23,6 +23,13 @@ def no_eps(folder):
     cbtorch.Session(model, optim.Adam(model.parameters(), eps=0.0), mode="train")  # here
 
 
+@refused("`torch.optim.SparseAdam`")
+def sparse_adam(folder):
+    cbtorch.initialize(model_dir=folder)
+    model = cbtorch.module(nn.Embedding(6, 4, sparse=True))
+    cbtorch.Session(model, optim.SparseAdam(model.parameters()), mode="train")  # here
+
+
 @refused_loop("betas, eps, momentum that the loop changes")
 def changes_momentum(kit):
     for step, (x, y) in enumerate(kit.train):

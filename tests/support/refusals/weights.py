@@ -6,6 +6,7 @@ import torch
 from support.refusals import refused, refused_loop
 from support.torch_loops import Kit
 from torch import nn
+from torch.nn.utils import prune
 
 import cerebras_torch as cbtorch
 
@@ -43,6 +44,62 @@ def assigned_parameters(kit):
     state = {name: torch.zeros_like(x) for name, x in kit.model.state_dict().items()}
     kit.model.load_state_dict(state, assign=True)
     train_on(kit)
+
+
+class Averages(nn.Linear):
+    """Replaces a parameter by a moving average."""
+
+    def __init__(self):
+        super().__init__(6, 4)
+        self.mean = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x):
+        self.mean = nn.Parameter(self.mean * 0.9 + x.mean(0) * 0.1, requires_grad=False)
+        return super().forward(x - self.mean)
+
+
+@refused_loop("a `Parameter` that forward replaces, as some do with moving averages", Averages())
+def replaced_in_forward(kit):
+    for x, y in kit.train:
+        kit.optimizer.zero_grad()
+        kit.criterion(kit.model(x), y).backward()
+        kit.optimizer.step()  # here
+
+
+PRUNED = "`torch.nn.utils.prune` in the block"
+
+
+@refused_loop(PRUNED)
+def first_pruning(kit):
+    kit.train_once()
+    prune.random_unstructured(kit.model[0], "weight", 0.3)  # here
+
+
+class Pruned(Kit):
+    """A kit whose first layer is pruned."""
+
+    def __init__(self):
+        super().__init__()
+        prune.l1_unstructured(self.model[0], "weight", 0.3)
+
+
+@refused_loop(PRUNED, kit=Pruned)
+def second_pruning(kit):
+    kit.train_once()
+    prune.l1_unstructured(kit.model[0], "weight", 0.3)  # here
+
+
+@refused_loop(PRUNED, kit=Pruned)
+def pruning_of_all_layers(kit):
+    kit.train_once()
+    parameters = [(kit.model[0], "weight"), (kit.model[2], "weight")]
+    prune.global_unstructured(parameters, prune.L1Unstructured, amount=0.3)  # here
+
+
+@refused_loop(PRUNED, kit=Pruned)
+def removed_mask(kit):
+    kit.train_once()
+    prune.remove(kit.model[0], "weight")  # here
 
 
 @refused("weights of steps that a killed run has taken")
