@@ -119,11 +119,12 @@ def test_gradients_are_clipped(tmp_path):
     compare(tmp_path, OPTIMIZERS["sgd"], clipped)
 
 
-def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_killed_run_resumes_with_the_same_bits(tmp_path, fast):
     def run(folder, count):
         torch.manual_seed(6)
         kit = Mixed(Scaled(), OPTIMIZERS["adamw"])
-        with kit.session(folder):
+        with kit.session(folder, fast=fast):
             losses = [float(x) for _ in range(count) for x in kit.train_once()]
         return losses, [x.tolist() for x in kit.model.state_dict().values()]
 

@@ -66,10 +66,15 @@ def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Write the user's initial values; those of `meta_init` are materialized one by one."""
+    """Write the user's values; those of `meta_init` are materialized one by one.
+
+    A value of the store that has more digits than the user's type stays if it rounds to the user's.
+    """
     for name, tensor in _tensors(model):
         if (stored := stored_name(name)) in state:
-            state[stored][...] = materialize(tensor).detach().numpy()
+            own, had = materialize(tensor).detach().numpy(), np.asarray(state[stored])
+            if own.dtype == had.dtype or _bytes(own) != _bytes(had.astype(own.dtype)):
+                state[stored][...] = own
 
 
 def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
