@@ -332,9 +332,8 @@ class _KerasStep:
     def names(self) -> list[str]:
         """Return names of the outputs: those of their layers if they differ, else numbers."""
         model, count = self._model.keras, len(tree_leaves(self.outputs))
-        if isinstance(model, keras.Sequential):
-            return [model.layers[-1].name]
-        names = getattr(model, "output_names", [])
+        is_sequential = isinstance(model, keras.Sequential)
+        names = [model.layers[-1].name] if is_sequential else getattr(model, "output_names", [])
         is_usable = len({*names}) == count
         return names if is_usable else [f"output_{n}" for n in range(count)]
 

@@ -206,15 +206,16 @@ class RecipeTest(keras.Sequential):
 
 
 class NoLoss(keras.Sequential):
-    """A model whose evaluation has no loss, and whose prediction is a class."""
+    """A model whose evaluation has no loss, and whose prediction has two values."""
 
     def test_step(self, data):
         """A share of positive features."""
         return {"positive": ops.mean(ops.cast(self(data[0]) > 0, "float32"))}
 
     def predict_step(self, data):
-        """The probabilities of the classes."""
-        return ops.softmax(super().predict_step(data))
+        """The probabilities of the classes, and the largest one."""
+        probabilities = ops.softmax(super().predict_step(data))
+        return {"classes": probabilities, "largest": ops.max(probabilities, axis=-1)}
 
 
 @pytest.mark.parametrize("kind", [SuperTest, RecipeTest, NoLoss])
@@ -249,8 +250,9 @@ def test_an_own_predict_step_predicts_as_in_keras(tmp_path):
     estimator.fit(X, Y, **SETTINGS)
     found = [*estimator.predict(lambda _: Dataset.from_arrays(X).batch(BATCH))]
     wanted = model.predict(X, verbose=0)
-    rows = [next(iter(each.values())) for each in found]
-    np.testing.assert_allclose(rows, wanted, rtol=1e-4, atol=1e-6)
+    for number, values in enumerate(wanted.values()):
+        rows = [each[f"output_{number}"] for each in found]
+        np.testing.assert_allclose(rows, values, rtol=1e-4, atol=1e-6)
 
 
 class Accumulates(Recipe):
