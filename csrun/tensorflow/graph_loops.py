@@ -97,15 +97,24 @@ def _masked(cond: Callable[..., Any], body: Callable[..., Any], values: Any, cou
     """Call the body `count` times; its results are kept until the condition is first false.
 
     Counters, which are constant in each iteration, go on, as their values are not kept either.
+    Beyond the end the body gets the first values, since gradients of the last ones may be no
+    numbers, and zero times them, too.
 
     Raises: GraphError for a result of another shape
     """
-    kept = seen = tf.nest.flatten(values)
+    first = kept = seen = tf.nest.flatten(values)
     is_running = tf.constant(True)
     for _ in range(count):
         given = tf.nest.pack_sequence_as(values, seen)
         is_running = tf.logical_and(is_running, cond(*given))
-        found = [_constant(tf.convert_to_tensor(each)) for each in tf.nest.flatten(body(*given))]
+        chosen = [
+            before
+            if before is start or before.op.type == "Const"
+            else tf.where(is_running, before, start)
+            for before, start in zip(seen, first, strict=True)
+        ]
+        results = tf.nest.flatten(body(*tf.nest.pack_sequence_as(values, chosen)))
+        found = [_constant(tf.convert_to_tensor(each)) for each in results]
         for before, after in zip(kept, found, strict=True):
             if before.shape != after.shape:
                 raise refused(

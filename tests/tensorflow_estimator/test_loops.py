@@ -68,7 +68,20 @@ def returned_count(x, count):
     return found * tf.cast(n, tf.float32)
 
 
-@pytest.mark.parametrize("loop", [counted, by_value, returned_count])
+def logarithms(x, count):
+    """Until a value has no logarithm."""
+    kernel = weight()
+    y = 4.0 + tf.nn.sigmoid(x @ kernel)
+    found = tf.while_loop(
+        lambda x: tf.reduce_min(x) > 0.1,
+        lambda x: tf.math.log(x) * (1.0 + 0.01 * tf.reduce_sum(kernel)),
+        [y],
+        maximum_iterations=6,
+    )
+    return found[0]
+
+
+@pytest.mark.parametrize("loop", [counted, by_value, returned_count, logarithms])
 def test_a_loop_that_the_batch_ends(loop, tmp_path):
     data = batches()
     for number, (_, labels) in enumerate(data):
