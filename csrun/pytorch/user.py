@@ -194,7 +194,7 @@ class SessionLoader:
     def batch(self, number: int, taken: int | None = None) -> Any:
         """Make a batch by its number. taken: expected number of changes of the data set, if given.
 
-        Raises: UsageError if the data set has changed since
+        Raises: UsageError if the data set has changed since, and for a batch unlike the first one
         """
         if taken is not None and taken != self.changes.taken:
             raise UsageError(
@@ -202,7 +202,10 @@ class SessionLoader:
                 "read it before the change, or clone it"
             )
         made = self.changes.fetch_batch(lambda: self.batches[number])
-        self._tensors.note_first(made)
+        if self._is_varying is False:
+            self._tensors.taken(made)  # as streamers do
+        else:
+            self._tensors.note_first(made)
         return made
 
     @property
