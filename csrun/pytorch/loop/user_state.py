@@ -101,7 +101,8 @@ class UserState:
     def copy_back(self) -> None:
         """Copy the store's values to the user's objects.
 
-        An open evaluation step is ended first if its batch has no loader, or if it is recorded.
+        An open evaluation step is ended first if its batch has no loader, if it is recorded, or if
+        its forward has written buffers.
 
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
@@ -109,7 +110,7 @@ class UserState:
         is_recorded = step is not None and not self.is_in_store
         is_early = is_recorded and not self._run.users.are_current
         is_pushed = step is not None and step.batches.is_pushed
-        if self._evaluates and (is_pushed or is_early):
+        if self._evaluates and (is_pushed or is_early or self._has_written_buffers):
             self._loop.end_step()
         elif is_early:
             raise UsageError(
@@ -118,6 +119,13 @@ class UserState:
             )
         self._run.flush()
         self._run.copy_back()
+
+    @property
+    def _has_written_buffers(self) -> bool:
+        """True if the open step is an evaluation whose forward has written buffers."""
+        step = self._loop.step
+        variant = None if step is None or step.status.is_over else step.variant
+        return bool(variant and variant.evaluated_buffers and step and step.has_called_model)
 
     @property
     def _evaluates(self) -> bool:

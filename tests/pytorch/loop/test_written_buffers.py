@@ -58,6 +58,24 @@ def test_update_bn_of_averaged_weights(tmp_path):
     beside(loop, tmp_path, *layers())
 
 
+def test_statistics_are_read_after_a_pass_that_was_left(tmp_path):
+    """The last batch's evaluation is not followed by another batch."""
+
+    def loop(kit):
+        found = []
+        for _ in range(6):
+            with torch.no_grad():
+                for step, (x, y) in enumerate(kit.val):
+                    found.append(kit.criterion(kit.model(x), y))
+                    if step == 2:
+                        break
+                found += [buffer.double().sum() for buffer in kit.model.buffers()]
+            found += kit.train_once()
+        return found
+
+    beside(loop, tmp_path, *layers())
+
+
 class Seen(nn.Linear):
     """Counts what it has seen, in evaluations too, and keeps the mean of the last batch."""
 
