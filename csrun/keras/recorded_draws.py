@@ -113,15 +113,19 @@ class _KerasDraws:
         return torch.erfinv((2 * self._numbers(shape) - 1) * share) * math.sqrt(2)
 
     def _numbers(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return uniform numbers of a shape, which belong to the samples if it has them."""
-        sizes, count = tuple(map(int, shape)), self._sample.shape[0]
-        rows = sizes[0] // count if sizes and sizes[0] % count == 0 else 0
-        ones = self._sample.reshape(count, -1)[:, :1]
-        ones = torch.where(torch.eq(ones, ones), 1.0, 1.0)
-        like = torch.ones(sizes)
-        if rows:
-            like = (ones * torch.ones(1, rows)).reshape(-1, *(1 for _ in sizes[1:])) * like[:1]
-        return draw_uniform(self._sample.recorder, like)
+        return draw_numbers(self._sample, shape)
+
+
+def draw_numbers(sample: Any, shape: Sequence[int]) -> torch.Tensor:
+    """Return uniform numbers of a shape, which belong to the samples if it has them."""
+    sizes, count = tuple(map(int, shape)), sample.shape[0]
+    rows = sizes[0] // count if sizes and sizes[0] % count == 0 else 0
+    ones = sample.reshape(count, -1)[:, :1]
+    ones = torch.where(torch.eq(ones, ones), 1.0, 1.0)
+    like = torch.ones(sizes)
+    if rows:
+        like = (ones * torch.ones(1, rows)).reshape(-1, *(1 for _ in sizes[1:])) * like[:1]
+    return draw_uniform(sample.recorder, like)
 
 
 def _cast(values: torch.Tensor, dtype: Any) -> torch.Tensor:

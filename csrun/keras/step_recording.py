@@ -264,7 +264,7 @@ class _KerasStep:
             with (
                 without_host_draws(),
                 plain_errors(),
-                recorded_dropout(sample),
+                recorded_dropout(sample, trains),
                 recorded_draws(sample),
             ):
                 if self.custom is not None:

@@ -120,6 +120,38 @@ def test_draws_depend_on_the_seed_of_the_run_and_not_on_micro_batches(draws, tmp
         assert (other[name] != values).any()
 
 
+class Dropped(L.Layer):
+    """A layer that drops values in each mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.spatial = L.Dropout(0.75), L.SpatialDropout1D(0.5)
+
+    def call(self, x):
+        """Ones, dropped one by one, and channel by channel."""
+        ones = ops.repeat(0.0 * x + 1.0, DRAWS, axis=1)
+        channels = self.spatial(ops.stack([ones, ones], axis=1), training=True)
+        return self.dropout(ones, training=True), channels
+
+
+@pytest.mark.parametrize("size", [BATCH, 4])
+def test_layers_called_with_training_drop_values_in_predictions(tmp_path, size):
+    features = keras.Input((4,))
+    model = keras.Model(features, [L.Dense(1)(features), *Dropped()(features)])
+    model.compile("sgd", ["mse", None, None])
+    estimator = KerasModelToCerebrasEstimator(model, tmp_path, CSRunConfig(micro_batch_size=size))
+    estimator.train(lambda _: Dataset.from_arrays(X, X[:, :1]).batch(BATCH), max_steps=1)
+    found = estimator.predict(lambda _: Dataset.from_arrays(X).batch(BATCH))
+    columns = zip(*(one.values() for one in found), strict=True)
+    _, each, channels = map(np.stack, columns)
+    assert {*each.ravel()} == {0, 4}
+    assert (each == 4).mean() == pytest.approx(0.25, abs=0.012)  # 4 deviations
+    assert {*channels.ravel()} == {0, 2}
+    np.testing.assert_array_equal(channels[:, 0], channels[:, 1])
+    assert (channels == 2).mean() == pytest.approx(0.5, abs=0.014)
+    assert (each[:BATCH] != each[BATCH : 2 * BATCH]).any()
+
+
 class Sampling(L.Layer):
     """A normal sample by its mean and the logarithm of its variance. seed: an integer."""
 
