@@ -1,10 +1,11 @@
 """The train_step or test_step of a model's class, run once on traced tensors."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from types import CodeType
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from csrun.keras.torch_backend import keras
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.traced import TracedTensor
 
+log = logging.getLogger("csrun")
 _WHERE = "in micro-batches, on several systems and in mixed precision"
 _ONE_UPDATE = (
     f"{_WHERE} csrun supports one loss.backward() and one self.optimizer.apply of the gradients of "
@@ -38,6 +40,23 @@ def code_of(step: Any) -> CodeType:
         step = step.func
     found: CodeType = inspect.unwrap(step).__code__
     return found
+
+
+def _numbers_of(model: Any) -> dict[str, Any]:
+    """Return the plain values among a model's own attributes, by name."""
+    kinds, own = (bool, int, float, str), vars(model).items()
+    return {n: x for n, x in own if type(x) in kinds and not n.startswith("_") and n != "built"}
+
+
+@cache  # once per line and attribute
+def _warn_of_number(line: str, step: str, name: str) -> None:
+    log.warning(
+        "%s: %s sets self.%s, but its Python code runs once, when the step is recorded: all steps "
+        "take the value of that call: use a keras.Variable for a number that steps compute with",
+        line,
+        step,
+        name,
+    )
 
 
 class OtherStepError(UsageError):
@@ -71,6 +90,16 @@ class ReturnedValues:
 
     def require_readable(self, variable: Any) -> None:
         """Raises: UsageError for a variable that the step must not read now"""
+
+    def _returned(self, data: Any) -> Any:
+        """Call the model's step; warn of its attributes that Python code sets in this call only."""
+        before = _numbers_of(self._model)
+        returned = getattr(self._model, self.STEP)(data)
+        for name, value in _numbers_of(self._model).items():
+            if before.get(name) != value:
+                code = code_of(getattr(self._model, self.STEP))
+                _warn_of_number(f"{code.co_filename}:{code.co_firstlineno}", self.STEP, name)
+        return returned
 
     def _take(self, returned: Any, calls: Sequence[MetricCall]) -> None:
         """Sort what the step returns.
@@ -114,7 +143,7 @@ class CustomTestStep(ReturnedValues):
 
     def call(self, data: Any, calls: Sequence[MetricCall]) -> None:
         """Call test_step."""
-        self._take(self._model.test_step(data), calls)
+        self._take(self._returned(data), calls)
 
 
 class CustomStep(ReturnedValues):
@@ -143,7 +172,7 @@ class CustomStep(ReturnedValues):
         self._set_gradients()  # left by the previous step
         try:
             with self._watched():
-                returned = self._model.train_step(data)
+                returned = self._returned(data)
             was_cleared = self._was_cleared or self._has_cleared
         finally:
             for variable, tensor in self._trained:

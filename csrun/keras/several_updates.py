@@ -106,7 +106,7 @@ class SeveralUpdates(ReturnedValues):
             patch.object(kind, "apply", apply),
             patch.object(kind, "scale_loss", lambda optimizer, loss: loss),
         ):
-            returned = self._model.train_step(data)
+            returned = self._returned(data)
         if not self._applied:
             raise self._refusal("does not apply gradients", "call optimizer.apply in it")
         self._take(returned, calls)

@@ -367,3 +367,26 @@ def test_another_step_is_refused(tmp_path, kind):
     estimator = KerasModelToCerebrasEstimator(classifier(kind), tmp_path)
     with pytest.raises(UsageError, match=rf"^{HERE}:\d+: {REFUSED[kind]}"):
         estimator.fit(X, Y, **SETTINGS)
+
+
+class CountsInPython(Super):
+    """A model that counts its steps, and adds to its loss in each second one."""
+
+    steps = 0
+
+    def compute_loss(self, *args, **options):
+        """The loss, with a term in each second step."""
+        found = super().compute_loss(*args, **options)
+        return found + 1.0 if self.steps % 2 else found
+
+    def train_step(self, data):
+        """The built-in step, counted."""
+        self.steps += 1
+        return super().train_step(data)
+
+
+def test_a_number_of_python_code_in_a_step_is_warned_of(tmp_path, caplog):
+    estimator = KerasModelToCerebrasEstimator(classifier(CountsInPython), tmp_path)
+    estimator.fit(X, Y, **SETTINGS)
+    said = re.compile(rf"{HERE}:\d+: train_step sets self.steps, but its Python code runs once")
+    assert len([each for each in caplog.messages if said.match(each)]) == 1
