@@ -1,5 +1,6 @@
 """Values that are read after their step."""
 
+import torch
 from support.refusals import refused, refused_loop
 from support.torch_loops import Kit
 from torch import nn
@@ -16,6 +17,8 @@ def output_read_late(kit):
 
 class Keeps(nn.Linear):
     """Keeps a value in an attribute."""
+
+    kept = torch.zeros(4)  # in a job's other tasks, which do not run the block
 
     def __init__(self):
         super().__init__(6, 4)
