@@ -22,6 +22,7 @@ from csrun.pytorch.optimizers.optimization import rule_of
 from csrun.pytorch.optimizers.trained_groups import group_of
 from csrun.pytorch.record.backward import backward_as_method
 from csrun.pytorch.record.model_group import ModelGroup
+from csrun.pytorch.record.reuse.autograd_graph import forget_unreachable_hooks
 from csrun.pytorch.record.torch_modes import compiled_as_eager, inference_as_no_grad
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.run.session_roles import SessionObjects, SkipBlock, leave_block, run_of
@@ -113,6 +114,7 @@ class Session:
             leave_block(sys._getframe(1))
             return self
         optimization = optimization and run.users.optimization
+        forget_unreachable_hooks()
         with ExitStack() as opened:
             run.enter()
             opened.callback(run.leave_block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -96,6 +97,12 @@ def note_node_hooks(hooks: Any) -> None:
     _node_hooks[:] = [each for each in _node_hooks if each() is not None]
     if not is_of_node(hooks):
         _node_hooks.append(ref(hooks))
+
+
+def forget_unreachable_hooks() -> None:
+    """Free the nodes of graphs that nothing refers to any more, whose hooks no loop calls."""
+    if any(each() for each in _node_hooks):
+        gc.collect()
 
 
 def is_of_node(hooks: Any) -> bool:
