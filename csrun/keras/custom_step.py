@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class OtherStepError(UsageError):
     """A train_step that is not one loss and one update."""
 
 
-class ReturnedValues:
+class ReturnedValues(ABC):
     """Values that a model's step returns.
 
     values, metrics: tensors and results of metrics, by name; none if it `returns_metrics`, which
@@ -84,11 +85,11 @@ class ReturnedValues:
         self._model._symbolic_build(data_batch=data)
         self._names = {*self._model.get_metrics_result()}
 
+    @abstractmethod
     def call(self, data: Any, calls: Sequence[MetricCall]) -> Any:
         """Call the step, and return its loss. calls: of metrics, as of `recorded_metrics`."""
-        raise NotImplementedError
 
-    def require_readable(self, variable: Any) -> None:
+    def require_readable(self, variable: Any) -> None:  # noqa: B027  others may read all
         """Raises: UsageError for a variable that the step must not read now"""
 
     def _returned(self, data: Any) -> Any:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.rows.operands import RowAxis, RowOperands
+from csrun.pytorch.record.rows.operands import NotByRow, RowOperands, RuleResult
 
 aten = torch.ops.aten
 
 
-def elementwise(x: RowOperands) -> RowAxis:
+def elementwise(x: RowOperands) -> RuleResult:
     """Rows of all operands on one axis of the result, with which others are broadcast."""
     found = {x.axes[ref] - len(x.sizes(ref)) for ref in x.op.operands if ref in x.axes}
     x.require(len(found) == 1)
@@ -22,7 +22,7 @@ def elementwise(x: RowOperands) -> RowAxis:
     return x.kept(from_end + len(x.result))
 
 
-def divided(x: RowOperands) -> RowAxis:
+def divided(x: RowOperands) -> RuleResult:
     """A quotient; the backward pass of a mean divides by the number of its elements.
 
     Another number that happens to be a multiple of the rows is told apart by a recording with
@@ -35,7 +35,7 @@ def divided(x: RowOperands) -> RowAxis:
         return elementwise(x)
     operator = "aten.div.Tensor", aten.div.Tensor
     divides = int(number) // x.count
-    return RowAxis((x.axis(given),), x.arguments, (), divides, operator, by_count=True)
+    return RuleResult((x.axis(given),), x.arguments, (), divides, operator, by_count=True)
 
 
 def _padded_sizes(x: RowOperands, sizes: Sequence[int], axis: int) -> list[int]:
@@ -46,12 +46,10 @@ def _padded_sizes(x: RowOperands, sizes: Sequence[int], axis: int) -> list[int]:
     return found
 
 
-def viewed(x: RowOperands) -> RowAxis:
+def viewed(x: RowOperands) -> RuleResult:
     """A view that keeps all sizes up to that of the rows."""
     given, sizes = x.arguments
-    axis = x.axis(given)
-    x.require(axis is not None)
-    assert axis is not None, "required"
+    axis = x.axis_of(given)
     own, result = x.sizes(given), x.result
     ahead = torch.Size(own[:axis]).numel()
     place = next(
@@ -62,12 +60,12 @@ def viewed(x: RowOperands) -> RowAxis:
         ),
         None,
     )
-    x.require(place is not None)
-    assert place is not None, "required"
+    if place is None:
+        raise NotByRow(f"{x.op.line}: {x.op.name}")
     return x.kept(place, given, _padded_sizes(x, sizes, place))
 
 
-def expanded(x: RowOperands) -> RowAxis:
+def expanded(x: RowOperands) -> RuleResult:
     """An expansion of rows, or of a gradient to rows, which come first."""
     given, sizes, *others = x.arguments
     axis = x.axis(given)
@@ -83,14 +81,14 @@ def expanded(x: RowOperands) -> RowAxis:
     return x.kept(axis, given, _padded_sizes(x, sizes, axis), *others)
 
 
-def unsqueezed(x: RowOperands) -> RowAxis:
+def unsqueezed(x: RowOperands) -> RuleResult:
     given, dim = x.arguments
     axis = x.axes[given]
     dim %= len(x.sizes(given)) + 1
     return x.kept(axis + (dim <= axis))
 
 
-def squeezed(x: RowOperands) -> RowAxis:
+def squeezed(x: RowOperands) -> RuleResult:
     given, dims = x.arguments
     own, axis = x.sizes(given), x.axes[given]
     wanted = {d % len(own) for d in ([dims] if isinstance(dims, int) else dims)}
@@ -98,7 +96,7 @@ def squeezed(x: RowOperands) -> RowAxis:
     return x.kept(axis - sum(own[d] == 1 for d in wanted if d < axis))
 
 
-def transposed(x: RowOperands) -> RowAxis:
+def transposed(x: RowOperands) -> RuleResult:
     given = x.arguments[0]
     rank, axis = len(x.sizes(given)), x.axes[given]
     dims = [d % rank for d in x.arguments[1:]] or [0, 1]
@@ -107,12 +105,12 @@ def transposed(x: RowOperands) -> RowAxis:
     return x.kept(dims[1 - dims.index(axis)] if axis in dims else axis)
 
 
-def permuted(x: RowOperands) -> RowAxis:
+def permuted(x: RowOperands) -> RuleResult:
     given, dims = x.arguments
     return x.kept([d % len(dims) for d in dims].index(x.axes[given]))
 
 
-def cut(x: RowOperands) -> RowAxis:
+def cut(x: RowOperands) -> RuleResult:
     """An operator along another axis, of the size that it has before."""
     given, dim = x.arguments[:2]
     x.only(0)
@@ -122,30 +120,30 @@ def cut(x: RowOperands) -> RowAxis:
     return x.kept(axis - (is_removed and dim % rank < axis))
 
 
-def extreme(x: RowOperands) -> RowAxis:
+def extreme(x: RowOperands) -> RuleResult:
     """A maximum or minimum, or its index, along another axis."""
     x.require(isinstance((*x.arguments, None)[1], int))
     return cut(x)
 
 
-def along(x: RowOperands) -> RowAxis:
+def along(x: RowOperands) -> RuleResult:
     """An operator on operands of one shape, along another axis than that of the rows."""
     given = [a for a in x.arguments if isinstance(a, Ref)]
     dim = next(a for a in x.arguments if isinstance(a, int))
-    axis = x.axis(given[0])
-    x.require(axis is not None and all(x.axis(each) == axis for each in given))
+    axis = x.axis_of(given[0])
+    x.require(all(x.axis(each) == axis for each in given))
     x.require(dim % len(x.sizes(given[0])) != axis)
     return x.kept(axis)
 
 
-def gathered(x: RowOperands) -> RowAxis:
+def gathered(x: RowOperands) -> RuleResult:
     given, dim, index = x.arguments[:3]
-    axis = x.axis(given)
-    x.require(axis is not None and x.axis(index) == axis and dim % len(x.sizes(given)) != axis)
+    axis = x.axis_of(given)
+    x.require(x.axis(index) == axis and dim % len(x.sizes(given)) != axis)
     return x.kept(axis)
 
 
-def cut_backward(x: RowOperands) -> RowAxis:
+def cut_backward(x: RowOperands) -> RuleResult:
     """The gradient of a cut along another axis. Sizes of the whole come second."""
     grad, sizes, dim, *others = x.arguments
     axis, dim = x.axes[grad], dim % len(sizes)
@@ -155,7 +153,7 @@ def cut_backward(x: RowOperands) -> RowAxis:
     return x.kept(axis, grad, _padded_sizes(x, sizes, axis), dim, *others)
 
 
-def zeros(x: RowOperands) -> RowAxis:
+def zeros(x: RowOperands) -> RuleResult:
     """Zeros of the shape of rows, or of another shape."""
     given, sizes, *others = x.arguments
     if tuple(sizes) != x.sizes(given):

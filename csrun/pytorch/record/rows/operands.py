@@ -20,9 +20,10 @@ class Masked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RowAxis:
-    """Axis of rows of each result, None for one without rows.
+class RuleResult:
+    """Effect of padded rows on an operator.
 
+    axes: axis of rows of each result, None for one without rows.
     arguments: of the operator with padded rows.
     masked: operands of a sum over rows.
     divides: rows per selected row of the count that a mean divides by; 0 for none.
@@ -71,6 +72,13 @@ class RowOperands:
         """Return the axis of rows of an argument, None if it has none."""
         return self.axes.get(argument) if isinstance(argument, Ref) else None
 
+    def axis_of(self, argument: Any) -> int:
+        """Return the axis of rows of an argument. Raises: NotByRow if it has none"""
+        axis = self.axis(argument)
+        if axis is None:
+            raise NotByRow(f"{self.op.line}: {self.op.name}")
+        return axis
+
     def sizes(self, value: Ref) -> tuple[int, ...]:
         return self.kinds[value.number].shape
 
@@ -91,13 +99,15 @@ class RowOperands:
         if not holds:
             raise NotByRow(f"{self.op.line}: {self.op.name}")
 
-    def kept(self, axis: int | None, *arguments: Any) -> RowAxis:
+    def kept(self, axis: int | None, *arguments: Any) -> RuleResult:
         """Return the rule of results that all have the rows on an axis."""
-        return RowAxis((axis,) * len(self.op.results), arguments or self.arguments)
+        return RuleResult((axis,) * len(self.op.results), arguments or self.arguments)
 
-    def summed(self, *masked: Masked, arguments: Any = None, divides: int = 0) -> RowAxis:
+    def summed(self, *masked: Masked, arguments: Any = None, divides: int = 0) -> RuleResult:
         """Return the rule of a sum over the rows."""
-        return RowAxis((None,) * len(self.op.results), arguments or self.arguments, masked, divides)
+        return RuleResult(
+            (None,) * len(self.op.results), arguments or self.arguments, masked, divides
+        )
 
     def only(self, *with_rows: int) -> None:
         """Raises: NotByRow if other operands than the arguments with these indices have rows"""
@@ -105,4 +115,4 @@ class RowOperands:
         self.require(all(ref in known for ref in self.op.operands if ref in self.axes))
 
 
-Rule = Callable[[RowOperands], RowAxis]
+Rule = Callable[[RowOperands], RuleResult]

@@ -24,7 +24,7 @@ from csrun.pytorch.record.rows.by_row import (
     viewed,
     zeros,
 )
-from csrun.pytorch.record.rows.operands import NotByRow, RowAxis, RowOperands, Rule
+from csrun.pytorch.record.rows.operands import NotByRow, RowOperands, Rule, RuleResult
 from csrun.pytorch.record.rows.sums import (
     added_at,
     embedded,
@@ -104,7 +104,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def apply_rule(x: RowOperands) -> RowAxis:
+def apply_rule(x: RowOperands) -> RuleResult:
     """Return the axis of rows of an operator's results. Raises: NotByRow"""
     rule = RULES.get(x.op.name)
     if rule is None and torch.Tag.pointwise in getattr(x.op.call, "tags", ()):

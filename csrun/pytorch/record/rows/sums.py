@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.rows.operands import Masked, NotByRow, RowAxis, RowOperands, Rule
+from csrun.pytorch.record.rows.operands import Masked, NotByRow, RowOperands, Rule, RuleResult
 
 aten = torch.ops.aten
 MEAN, SUM = 1, 2  # ATen's numbers of reductions; 0 is none
 
 
-def reduced(x: RowOperands) -> RowAxis:
+def reduced(x: RowOperands) -> RuleResult:
     """A sum or mean over some axes."""
     given, *others = x.arguments
     dims, keepdim = (*others, None, False)[:2] if len(others) != 1 else (others[0], False)
@@ -25,7 +25,7 @@ def reduced(x: RowOperands) -> RowAxis:
         return found
     kind = "sum.dim_IntList" if dims else "sum.default"
     call = aten.sum.dim_IntList if dims else aten.sum.default
-    return RowAxis(found.axes, found.arguments, found.masked, count, (f"aten.{kind}", call))
+    return RuleResult(found.axes, found.arguments, found.masked, count, (f"aten.{kind}", call))
 
 
 def loss(place: int, *values: float) -> Rule:
@@ -35,7 +35,7 @@ def loss(place: int, *values: float) -> Rule:
     must be zero.
     """
 
-    def rule(x: RowOperands) -> RowAxis:
+    def rule(x: RowOperands) -> RuleResult:
         one, other = x.arguments[:2]
         x.only(0, 1)
         given = x.arguments_up_to(place)
@@ -53,7 +53,7 @@ def loss(place: int, *values: float) -> Rule:
 def loss_backward(place: int) -> Rule:
     """Return the rule of the gradient of such a loss. place: of its reduction."""
 
-    def rule(x: RowOperands) -> RowAxis:
+    def rule(x: RowOperands) -> RuleResult:
         grad, one, other = x.arguments[:3]
         given = x.arguments_up_to(place)
         reduction = given[place]
@@ -64,19 +64,18 @@ def loss_backward(place: int) -> Rule:
         x.require(x.axis(grad) is None)
         arguments = (*given[:place], SUM, *given[place + 1 :])
         others = torch.Size(x.sizes(one)).numel() // x.count
-        return RowAxis((axis,), arguments, (), others if reduction == MEAN else 0)
+        return RuleResult((axis,), arguments, (), others if reduction == MEAN else 0)
 
     return rule
 
 
 def _common_axis(x: RowOperands, one: Ref, other: Ref) -> int:
-    axis = x.axis(one)
-    x.require(axis is not None and x.axis(other) == axis and x.sizes(one) == x.sizes(other))
-    assert axis is not None, "required"
+    axis = x.axis_of(one)
+    x.require(x.axis(other) == axis and x.sizes(one) == x.sizes(other))
     return axis
 
 
-def loss_by_label(x: RowOperands) -> RowAxis:
+def loss_by_label(x: RowOperands) -> RuleResult:
     """A loss by label, whose labels in padding are ignored. Shapes: [rows, C], [rows]"""
     first = 1 if x.op.name.endswith("_backward") or "_backward." in x.op.name else 0
     given, labels = x.arguments[first : first + 2]
@@ -92,10 +91,10 @@ def loss_by_label(x: RowOperands) -> RowAxis:
         return x.kept(0)
     masked = (Masked(first + 1, 0, ignored),)
     axes = (0 if first else None,) * len(x.op.results)
-    return RowAxis(axes, x.arguments, masked)
+    return RuleResult(axes, x.arguments, masked)
 
 
-def product(x: RowOperands) -> RowAxis:
+def product(x: RowOperands) -> RuleResult:
     """A matrix product of rows with other values, or a sum over rows."""
     *bias, a, b = x.arguments
     x.require(not any(ref in x.axes for ref in bias))
@@ -109,7 +108,7 @@ def product(x: RowOperands) -> RowAxis:
     raise NotByRow(f"{x.op.line}: {x.op.name}")
 
 
-def selected(x: RowOperands) -> RowAxis:
+def selected(x: RowOperands) -> RuleResult:
     """Values at indices with rows."""
     given, indices = x.arguments
     x.require(x.axis(given) is None)
@@ -125,7 +124,7 @@ def _place_of(x: RowOperands, indices: Sequence[Ref | None]) -> int:
     return places[0]
 
 
-def added_at(x: RowOperands) -> RowAxis:
+def added_at(x: RowOperands) -> RuleResult:
     """A sum of rows at indices: the backward pass of `selected`."""
     given, indices, values, *others = x.arguments
     x.require(bool(others) and others[0] is True and x.axis(given) is None)
@@ -134,20 +133,19 @@ def added_at(x: RowOperands) -> RowAxis:
     return x.summed(Masked(2, place))
 
 
-def embedded(x: RowOperands) -> RowAxis:
+def embedded(x: RowOperands) -> RuleResult:
     x.only(1)
     return x.kept(x.axis(x.arguments[1]))
 
 
-def embedded_backward(x: RowOperands) -> RowAxis:
+def embedded_backward(x: RowOperands) -> RuleResult:
     grad, indices, *_ = x.arguments
-    axis = x.axis(indices)
-    x.require(axis is not None and x.axis(grad) == axis and not x.arguments_up_to(4)[4])
-    assert axis is not None, "required"
+    axis = x.axis_of(indices)
+    x.require(x.axis(grad) == axis and not x.arguments_up_to(4)[4])
     return x.summed(Masked(0, axis))
 
 
-def normalized(x: RowOperands) -> RowAxis:
+def normalized(x: RowOperands) -> RuleResult:
     """A layer norm, over other axes than that of the rows."""
     given, sizes, *_ = x.arguments
     x.only(0)
@@ -156,11 +154,10 @@ def normalized(x: RowOperands) -> RowAxis:
     return x.kept(axis)
 
 
-def normalized_backward(x: RowOperands) -> RowAxis:
+def normalized_backward(x: RowOperands) -> RuleResult:
     """Gradients of the rows, of the weights and of the biases."""
     grad, given, sizes, mean, rstd, *_ = x.arguments
-    axis = x.axis(given)
-    x.require(axis is not None and all(x.axis(each) == axis for each in (grad, mean, rstd)))
-    assert axis is not None, "required"
+    axis = x.axis_of(given)
+    x.require(all(x.axis(each) == axis for each in (grad, mean, rstd)))
     x.require(axis < len(x.sizes(given)) - len(sizes))
-    return RowAxis((axis, None, None), x.arguments, (Masked(0, axis),))
+    return RuleResult((axis, None, None), x.arguments, (Masked(0, axis),))
