@@ -16,11 +16,14 @@ from support.testbed import Testbed, site_file
 GOAL = 400  # steps: a second or more of training
 EVERY = 20  # steps between two checkpoints: so that many a kill comes while one is written
 PER_NODE = ("--tasks-per-node", "2", "--cpus-per-task", "1")
+TWO_CPUS = ("--tasks-per-node", "2", "--cpus-per-task", "2")
 RUN_TORCH = str(FOLDER / "run_torch.py")
 EARLY_STOPPING = str(Path(__file__).with_name("early_stopping.py"))
 SMALL = {"usable_cores": 48, "sram_kb_per_core": 1}  # a batch has no room, nor has a first kernel
 WAFERS = tuple(f"wafer-cs2-{number:02}" for number in range(1, 6))
 DEEP = {"model__hidden_sizes": [50] * 8, "runconfig__max_group_bytes": 8192}  # of several groups
+#: Of two threads, where a step is long enough.
+WIDE = {"model__hidden_sizes": [500, 300], "train_input__batch_size": 64}
 CUT = {**DEEP, "runconfig__micro_batch_size": 16}
 
 Results = dict[str, bytes]
@@ -117,7 +120,13 @@ CONFIGURATIONS = {
     found.name: found
     for found in (
         Configuration("streaming", "python-ws", ("--total-nodes", "3", *PER_NODE), (2, 3)),
-        Configuration("pipelined", "python", ("--total-nodes", "2", *PER_NODE), (1, 2, 3)),
+        Configuration(
+            "pipelined",
+            "python",
+            ("--total-nodes", "2", *TWO_CPUS),
+            (1, 2, 3),
+            options=WIDE,
+        ),
         Configuration(
             "tcp",
             "python-ws",

@@ -239,6 +239,8 @@ def _is_named(kill: Kill, ended: Ended) -> bool:
     if kill.role == "launcher":
         if kill.signum is signal.SIGINT and ended.errors == [INTERRUPTED]:
             return True  # there was no job yet
+        if kill.signum is signal.SIGINT and not ended.out + ended.err:
+            return True  # nor had the command been imported
         if (ended.code or 0) < 0:  # the shell says it
             return not ended.errors
         return f"{describe_signal(kill.signum)}: job terminated" in ended.err

@@ -56,8 +56,9 @@ class Sandbox:
         environment.pop("CSRUN_SITE", None)
         environment |= dict(self.variables)
         environment |= {"CSRUN_SITE": str(self.site)} if self.site else {}
+        entry = f"from csrun.cli.entry import {command}; {command}()"  # as its console script does
         return Started(
-            [*self.around, sys.executable, "-m", f"csrun.cli.{command}", *arguments],
+            [*self.around, sys.executable, "-c", entry, *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
