@@ -17,9 +17,10 @@ from csrun.executable.bind import StepState
 Words = npt.NDArray[np.uint64]
 
 ROUNDS = 10
-COLUMNS_PER_BLOCK = 8  # values of 16 bits in a counter's 128
+COUNTER_BITS = 128  # of a counter's words
+COLUMNS_PER_BLOCK = 8  # values of 16 bits in them
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
-NUMBERS_PER_BLOCK = 4  # values of 32 bits
+NUMBERS_PER_BLOCK = 4  # values of 32 bits in them
 UNIFORM_BITS = 23  # of a uniform number: a float32 holds k + 0.5 exactly
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -11,13 +11,13 @@ from support.library_code import LibraryCase, array, normal, wide
 from csrun.compiler.emit.llvm.library import library_code
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels import normalization
-from csrun.compiler.kernels.dropout import DropoutMask
+from csrun.compiler.kernels.dropout import DropoutMask, Uniform
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.rotary import Rotary
 from csrun.compiler.kernels.softmax import Softmax
 from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward
 from csrun.executable import StepState, machine_code
-from csrun.kernels import random as masks
+from csrun.kernels import random as draws
 from csrun.kernels import rotary
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
@@ -222,7 +222,7 @@ def test_shards_of_a_table(rows):
         np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
 
 
-# Dropout.
+# Random masks and numbers.
 
 
 STATES = [
@@ -233,21 +233,41 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("rows", [1, 0])
-@pytest.mark.parametrize("shape", [(1, 1), (4, 64), (3, 17, 5), (2, 300), (2, 4096 + 68)], ids=str)
-def test_masks_have_the_bits_of_the_numpy_form(shape, rows):
-    seed, rate, stream = 0xFEDCBA9876543210, 0.3, 11
-    kernel = DropoutMask("dropout", array("mask", *shape, dtype="bool"), rate, stream, rows)
-    matrix, words = np.empty(kernel.matrix.shape, bool), np.empty(kernel.scratch[0].shape, "u8")
-    draw = masks.MaskDraw if rows else masks.FixedMaskDraw
-    draw = draw(matrix, words, masks.threshold_of(rate), stream, masks.round_keys(seed))
+def assert_drawn_as_by_numpy(kernel, draw, numbers):
+    """Compare the draws of several steps.
+
+    numbers: arguments of `draw` between its scratch and the keys
+    """
+    seed, out = 0xFEDCBA9876543210, kernel.writes[0]
+    matrix = np.empty(kernel.matrix.shape, out.dtype)
+    words = np.empty(kernel.scratch[0].shape, "u8")
+    draw = draw(matrix, words, *numbers, draws.round_keys(seed))
     case = LibraryCase(kernel, {})
     for step in STATES:
         with warnings.catch_warnings(action="ignore"):  # of a step without samples
             draw(step)
         scope = {"step": step, "runtime": type("Runtime", (), {"seed": seed})}
-        found = case.in_all_ways(*(eval(text, scope) for text in case.code.numbers))["mask"]
+        found = case.in_all_ways(*(eval(text, scope) for text in case.code.numbers))[out.name]
         np.testing.assert_array_equal(found.reshape(matrix.shape), matrix)
+
+
+SAMPLES = pytest.mark.parametrize("rows", [1, 0])
+
+
+@SAMPLES
+@pytest.mark.parametrize("shape", [(1, 1), (4, 64), (3, 17, 5), (2, 300), (2, 4096 + 68)], ids=str)
+def test_masks_have_the_bits_of_the_numpy_form(shape, rows):
+    rate, stream = 0.3, 11
+    kernel = DropoutMask("dropout", array("mask", *shape, dtype="bool"), rate, stream, rows)
+    draw = draws.MaskDraw if rows else draws.FixedMaskDraw
+    assert_drawn_as_by_numpy(kernel, draw, (draws.threshold_of(rate), stream))
+
+
+@SAMPLES
+@pytest.mark.parametrize("shape", [(1, 1), (4, 64), (3, 17, 5), (2, 150), (2, 2048 + 34)], ids=str)
+def test_uniform_numbers_have_the_bits_of_the_numpy_form(shape, rows):
+    kernel = Uniform("noise", array("numbers", *shape), 11, rows)
+    assert_drawn_as_by_numpy(kernel, draws.UniformDraw if rows else draws.FixedUniformDraw, (11,))
 
 
 # Rotary.

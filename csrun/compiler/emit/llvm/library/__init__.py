@@ -9,7 +9,7 @@ from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError
 from csrun.compiler.emit.llvm.library.argmax import argmax_code
 from csrun.compiler.emit.llvm.library.assembly import assembly_code, copy_code
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
-from csrun.compiler.emit.llvm.library.dropout import mask_code
+from csrun.compiler.emit.llvm.library.dropout import mask_code, uniform_code
 from csrun.compiler.emit.llvm.library.embedding import (
     lookup_backward_code,
     lookup_code,
@@ -31,7 +31,7 @@ from csrun.compiler.kernels.convolution import (
     ConvolveBackwardInput,
     ConvolveBackwardWeight,
 )
-from csrun.compiler.kernels.dropout import DropoutMask
+from csrun.compiler.kernels.dropout import DropoutMask, Uniform
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.indexing import Indexing
 from csrun.compiler.kernels.normalization import Norm
@@ -54,6 +54,7 @@ BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
     Indexing: indexing_code,
     Assembly: assembly_code,
     DropoutMask: mask_code,
+    Uniform: uniform_code,
     Rotary: rotary_code,
     BatchNorm: batch_norm_code,
     MaxPool: max_pool_code,
