@@ -25,7 +25,7 @@ from support.modelzoo_scripts import (  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3000),
 ]
 INPUT = {"data_dir": "data", "batch_size": 128, "drop_last_batch": True, "to_float16": False}
 FC_MNIST = {

@@ -21,11 +21,11 @@ from support.modelzoo_records import write_run
 
 CHECKOUT = os.environ["CSRUN_MODELZOO"]
 SUPPORT = Path(__file__).parents[1] / "support"
-LIMIT_S = 280
+LIMIT_S = 900
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3000),
     pytest.mark.filterwarnings("ignore"),
 ]
 FC_MNIST = {

@@ -29,7 +29,7 @@ from support.modelzoo_scripts import (  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3000),
 ]
 SAMPLES, BATCH, LENGTH, WORDS, PREDICTED = 160, 8, 16, 60, 4
 VOCABULARY = ("<pad>", "<unk>", "<s>", "</s>", *(f"w{number}" for number in range(WORDS - 4)))

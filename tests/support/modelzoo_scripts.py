@@ -13,7 +13,7 @@ import yaml
 
 CHECKOUT = os.environ.get("CSRUN_MODELZOO", "")
 SUPPORT = Path(__file__).parent
-LIMIT_S = 280
+LIMIT_S = 900
 WSE = (sys.executable, "-m", "csrun.cli.csrun_wse")
 JOB = (*WSE, "--total-nodes", "3", "python-pt")
 ALONE = (sys.executable, "-W", "ignore")
