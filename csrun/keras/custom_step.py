@@ -69,6 +69,7 @@ class ReturnedValues(ABC):
 
     values, metrics: tensors and results of metrics, by name; none if it `returns_metrics`, which
         are those that the model has.
+    outer: names of the dicts that values of nested dicts are in, by the names of these values.
     """
 
     STEP: ClassVar[str]
@@ -78,6 +79,7 @@ class ReturnedValues(ABC):
         self.values: dict[str, Any] = {}
         self.metrics: dict[str, MetricResult] = {}
         self.returns_metrics = False
+        self.outer: dict[str, str] = {}
         self._names: set[str] = set()  # of results of the model's metrics
 
     def build(self, data: Any) -> None:
@@ -111,6 +113,12 @@ class ReturnedValues(ABC):
         """
         if not isinstance(returned, Mapping):
             raise self._refusal(f"returns a {type(returned).__name__}", "return a dict")
+        self.outer = {
+            inner: name
+            for name, value in returned.items()
+            if isinstance(value, Mapping)
+            for inner in _flat(value)
+        }
         returned = _flat(returned)
         self.returns_metrics = returned.keys() == self._names
         for name, value in {} if self.returns_metrics else returned.items():

@@ -332,7 +332,7 @@ class _RunningFit:
         logs.pop("global_step", None)
         with self._apply_changes():
             self._callbacks.on_test_end(logs)
-        return {f"val_{name}": value for name, value in logs.items()}
+        return _validation_logs(logs, {} if host is None else host.outer)
 
     # The model's variables, which callbacks read and change.
 
@@ -362,6 +362,21 @@ class _RunningFit:
         }
         if changed:
             self._training.replace(changed)
+
+
+def _validation_logs(values: Mapping[str, Any], outer: Mapping[str, str]) -> dict[str, Any]:
+    """Return values of an evaluation as Keras logs them in a fit: a nested dict's name has the
+    prefix, so that the names in it have none.
+
+    outer: as of csrun.keras.custom_step.ReturnedValues
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in outer:
+            found.setdefault(f"val_{outer[name]}", {})[name] = value
+        else:
+            found[f"val_{name}"] = value
+    return found
 
 
 def _version(variable: Any) -> tuple[int, int]:

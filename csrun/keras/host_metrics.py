@@ -1,7 +1,7 @@
 """Metrics of a Keras model's `compile()`, computed on the host from an evaluation's outputs."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -121,9 +121,11 @@ class FitMetrics(KerasMetrics):
     """Metrics of a fit, whose callbacks also get those of several numbers.
 
     latest: all metrics of the evaluation that has ended last.
+    outer: as of csrun.keras.custom_step.ReturnedValues.
     """
 
     latest: dict[str, Any] = field(default_factory=dict)
+    outer: Mapping[str, str] = field(default_factory=dict)
 
     def values(self) -> Results:
         """Return the metrics of one number by name, and reset."""

@@ -274,7 +274,8 @@ class _KerasStep:
                         self._assign(tensors, scope)
                     return loss
                 if self._mode is RunMode.PREDICT:
-                    self.outputs = model.keras.predict_step(keras.utils.pack_x_y_sample_weight(x))
+                    predicted = model.keras.predict_step(keras.utils.pack_x_y_sample_weight(x))
+                    self.outputs = _with_copies(predicted)
                     return None
                 self.outputs = model.keras(x, training=trains)
                 self.masks = masks_of(self.outputs)
@@ -321,6 +322,7 @@ class _KerasStep:
             if self.custom is not None:
                 metrics = CustomStepMetrics.of(self._model, self.measured, self.calls)
                 metrics.returned = None if self.custom.returns_metrics else self.custom.metrics
+                metrics.outer = self.custom.outer
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
         is_recorded = self._update is not None or self._updates is not None
@@ -344,6 +346,18 @@ def _dtype(dtype: Any) -> torch.dtype:
     if kind.kind == "f":
         return torch.float32
     return torch.from_numpy(np.empty(0, kind)).dtype
+
+
+def _with_copies(outputs: Any) -> Any:
+    """Return outputs with copies of a tensor that several of them are."""
+    seen: set[int] = set()
+
+    def separate(tensor: torch.Tensor) -> torch.Tensor:
+        is_new = id(tensor) not in seen
+        seen.add(id(tensor))
+        return tensor if is_new else tensor.clone()
+
+    return tree_map_only(torch.Tensor, separate, outputs)
 
 
 def _refs(tree: Any) -> list[Ref]:

@@ -79,6 +79,35 @@ def test_losses_weights_and_statistics_are_those_of_keras(tmp_path, name):
     np.testing.assert_allclose(ours, own, rtol=1e-4, atol=1e-5)
 
 
+def shared_outputs():
+    """A model with one tensor as two outputs, and its input as a third."""
+    x = keras.Input((20,))
+    hidden = L.Dense(3, name="hidden")(x)
+    return keras.Model(x, [hidden, hidden, x])
+
+
+def same_values():
+    """A model with one tensor below two names."""
+    x = keras.Input((20,))
+    hidden = L.Dense(3)(x)
+    return keras.Model(x, {"first": hidden, "second": hidden})
+
+
+@pytest.mark.parametrize("build", [shared_outputs, same_values])
+def test_each_output_of_a_model_is_predicted(tmp_path, build):
+    model, (x, _) = build(), batches("mlp", 1)[0]
+    model.compile("sgd", "mse")
+    targets = keras.tree.map_structure(np.zeros_like, model.predict(x, verbose=0))
+    estimator = KerasModelToCerebrasEstimator(model, tmp_path)
+    estimator.fit(x, targets, BATCH)
+    predicted = [*estimator.predict(lambda params: Dataset.from_arrays(x).batch(BATCH))]
+    wanted = keras.tree.flatten(model.predict(x, verbose=0))
+    assert len(predicted[0]) == len(wanted)
+    for values, name in zip(wanted, predicted[0], strict=True):
+        found = [each[name] for each in predicted]
+        np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["mlp", "penalties", "cnn", "attention", "lstm", "two inputs"])
 def test_micro_batches_are_parts_of_a_step_of_keras(tmp_path, name):
     build, sample = MODELS[name], batches(name, 2)
