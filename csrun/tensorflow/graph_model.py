@@ -22,6 +22,7 @@ from csrun.tensorflow.apply_nodes import GraphLearning, learning_of
 from csrun.tensorflow.dense_columns import without_sparse_columns
 from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.graph_branches import without_branches
+from csrun.tensorflow.graph_functions import without_functions
 from csrun.tensorflow.graph_gradients import RequestedGradients, ancestors
 from csrun.tensorflow.graph_import import GraphImporter, stored_name
 from csrun.tensorflow.graph_loops import without_loops
@@ -106,6 +107,7 @@ class _GraphModel:
             ]
             with (
                 without_halves(tf),
+                without_functions(),
                 without_branches(),
                 without_loops(),
                 without_sparse_columns(),

@@ -1,9 +1,10 @@
-"""Loops that the batch ends, bounded by maximum_iterations, as in tf.compat.v1.Session."""
+"""Loops of constant length, those that the batch ends, and tf.function, as in a Session."""
 
 import re
 
 import pytest
 from support.tf_models import (
+    BATCH,
     CLASSES,
     CSEstimatorSpec,
     assert_as_in_session,
@@ -33,7 +34,97 @@ def model_of(loop):
 
 
 def weight():
-    return v1.get_variable("layer/kernel", [8, 8], initializer=v1.glorot_uniform_initializer(3))
+    with v1.variable_scope("layer", reuse=v1.AUTO_REUSE):
+        return v1.get_variable("kernel", [8, 8], initializer=v1.glorot_uniform_initializer(3))
+
+
+def cell(x, y):
+    return tf.tanh(x @ weight() + y)
+
+
+def rows_of(x):
+    """The features as four time steps. Shapes: x [B, 8] -> [4, B, 8]"""
+    steps = tf.transpose(tf.reshape(x, [BATCH, 4, 2]), [1, 0, 2])
+    return tf.pad(steps, [[0, 0], [0, 0], [0, 6]])
+
+
+def until_a_shape(x, count):
+    """As many iterations as there are features, by a counter that is no number of Python."""
+    length = tf.shape(x)[1] // 2
+    return tf.while_loop(lambda n, x: n < length, lambda n, x: (n + 1, cell(x, 0)), [0, x])[1]
+
+
+def until_a_float(x, count):
+    return tf.while_loop(lambda t, x: t < 0.55, lambda t, x: (t + 0.1, cell(x, t)), [0.0, x])[1]
+
+
+def until_a_flag(x, count):
+    found = tf.while_loop(
+        lambda done, n, x: tf.logical_not(done),
+        lambda done, n, x: (n > 2, 2 * n, cell(x, 0)),
+        [tf.constant(False), 1, x],
+    )
+    return found[2]
+
+
+def arrays_of_steps(x, count):
+    """TensorArrays whose size is a shape's."""
+    steps = rows_of(x)
+    length = tf.shape(steps)[0]
+    given = tf.TensorArray(tf.float32, length).unstack(steps)
+
+    def body(n, state, found):
+        state = cell(state, given.read(n))
+        return n + 1, state, found.write(n, state)
+
+    first = [0, tf.zeros_like(x), tf.TensorArray(tf.float32, length)]
+    return tf.reduce_mean(tf.while_loop(lambda n, *_: n < length, body, first)[2].stack(), 0)
+
+
+def scanned(x, count):
+    forward = tf.scan(cell, rows_of(x), tf.zeros_like(x))
+    backward = tf.scan(cell, rows_of(x), tf.zeros_like(x), reverse=True)
+    return forward[-1] + backward[0] + tf.foldr(cell, rows_of(x), x)
+
+
+@pytest.mark.parametrize(
+    "loop", [until_a_shape, until_a_float, until_a_flag, arrays_of_steps, scanned]
+)
+def test_a_loop_of_constant_length_needs_no_bound(loop, tmp_path):
+    assert_as_in_session(model_of(loop), tmp_path, batches(4))
+
+
+class Repeated(tf.Module):
+    """A cell that a tf.function calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = None
+
+    @tf.function
+    def __call__(self, x, kernel, power):
+        """A loop of Python, one of tensors, a branch of the batch, and a variable."""
+        if self.scale is None:
+            self.scale = tf.Variable(0.9)  # which TensorFlow does not train, made here
+        for _ in range(power):
+            x = self.scale * x
+        for n in tf.range(10):
+            x = tf.tanh(x @ kernel + tf.cast(n, tf.float32))
+            if n >= tf.shape(x)[1] // 4:
+                break
+        if tf.reduce_sum(x) > 0:
+            x = x * 0.5
+        return x
+
+
+def functions(x, count):
+    kernel = weight()
+    doubled = tf.function(lambda x: tf.foldl(tf.add, tf.stack([x, x])), autograph=False)
+    return Repeated()(doubled(x), kernel, power=2)
+
+
+def test_a_function_is_part_of_the_graph(tmp_path):
+    assert_as_in_session(model_of(functions), tmp_path, batches(4))
 
 
 def counted(x, count):
