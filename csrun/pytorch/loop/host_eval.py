@@ -122,7 +122,8 @@ class Computation:
             return self.results
         self.owner.readback.want(self.places())
         waiting = [self]
-        with on_one_thread():  # sums must not depend on the number of CPUs of a task
+        # Not calls of a step that is being recorded. Sums must not depend on a task's CPUs.
+        with torch._C.DisableTorchFunction(), on_one_thread():
             while waiting:
                 if more := list(waiting[-1]._needs()):
                     waiting += more

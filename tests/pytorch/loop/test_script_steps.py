@@ -90,7 +90,27 @@ def saved(kit):
     return found
 
 
-OWN = (drawn_batches, whole_data, accumulated, plain_loader, evaluated, saved)
+@seeded
+def evaluated_before_reads(kit):
+    """As pygcn and pyGAT: values of the training step are read in a step of an evaluation."""
+    x, y = kit.train.dataset.tensors
+    found = []
+    for _ in range(6):
+        kit.model.train()
+        kit.optimizer.zero_grad()
+        out = kit.model(x)
+        loss, hits = kit.criterion(out, y), out.argmax(1).eq(y).double().mean()
+        loss.backward()
+        kit.optimizer.step()
+        kit.model.eval()
+        evaluated = kit.criterion(kit.model(x), y)
+        found += [loss.data.item(), hits.data.item(), evaluated.data.item()]
+    return found
+
+
+OWN = (
+    drawn_batches, whole_data, accumulated, plain_loader, evaluated, saved, evaluated_before_reads,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("loop", OWN, ids=name_of)
