@@ -118,7 +118,7 @@ class RecordingLoop(LoopBase):
 
         recorded.answer(variant, returned, norm)
         if variant.trains:
-            if graph.has_read_gradients:
+            if graph.has_read_gradients or recorded.calls.has_checked_gradients:
                 self._gradients.note_read()
             gradients = recorded.gradients
             gradients.returned = ReturnedGradients(self.readback, variant, outputs)

@@ -217,8 +217,9 @@ class SessionLoop(TokenCalls):
         """Handle the loop's call of `optimizer.zero_grad()`."""
         step = self._step
         has_gradients = step is not None and step.status.has_gradients
-        if has_gradients or not self._gradients.clear(set_to_none):
-            own(set_to_none)
+        with torch._C.DisableTorchFunction():  # these reads of gradients are not the loop's
+            if has_gradients or not self._gradients.clear(set_to_none):
+                own(set_to_none)
 
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""

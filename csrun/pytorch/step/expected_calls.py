@@ -36,6 +36,7 @@ MODEL = "the model"
 _VALUES = (TracedTensor, Token)
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 _REQUIRES_GRAD = attrgetter("requires_grad")
+_GET_GRAD = torch.Tensor.grad.__get__
 #: Names of one function: as an operator, as a method, and in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
 
@@ -109,6 +110,7 @@ class Calls(TorchFunctionMode):
     later: returns the lazy result of a function of values of earlier steps.
     traced: replaces tokens by traced tensors, in a step that began on tokens.
     untracked: writes into metrics of the loop.
+    has_checked_gradients: the loop has looked at a gradient before `backward()`.
     """
 
     def __init__(self, recorder: StepRecorder, later: Callable[..., Any]) -> None:
@@ -119,6 +121,7 @@ class Calls(TorchFunctionMode):
         self.traced: Callable[[Any], Any] | None = None
         self.takes_arguments = recorder.takes_arguments
         self.untracked = UntrackedWrites()
+        self.has_checked_gradients = False
         self._recorder = recorder
         self._followed: CallMatcher | None = None
 
@@ -127,6 +130,8 @@ class Calls(TorchFunctionMode):
     ) -> Any:
         """Handle a call of a PyTorch function."""
         kwargs = kwargs or {}
+        if func == _GET_GRAD and not self._recorder.has_loss:
+            self.has_checked_gradients = True
         if self._recorder.is_finished or _hooks_parameter(func, args):
             return call_for_user(func, args, kwargs)
         if self._followed is not None:

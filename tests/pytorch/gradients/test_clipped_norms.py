@@ -243,3 +243,35 @@ def test_other_numbers_and_other_updates_are_refused(tmp_path, loop, begun):
         for _ in range(begun):
             kit.train_once(lambda _: clip(kit))
         loop(kit)
+
+
+def clipped_before_backward(kit):
+    """As locuslab's TCN: zero_grad() has set all gradients to None, so that nothing is clipped."""
+    found = []
+    for x, y in kit.train:
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        norm = clip_grad_norm_(kit.model.parameters(), 0.01)
+        loss.backward()
+        kit.optimizer.step()
+        found += [loss.item(), norm.item()]
+    return found
+
+
+def unset_before_backward(kit):
+    """The loop counts gradients that are not None."""
+    found = []
+    for x, y in kit.train:
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        found.append(sum(each is not None for each in kit.gradients))
+        loss.backward()
+        found.append(sum(each is not None for each in kit.gradients))
+        kit.optimizer.step()
+    return found
+
+
+@pytest.mark.parametrize("loop", [clipped_before_backward, unset_before_backward])
+@pytest.mark.parametrize("fast", [True, False])
+def test_gradients_are_none_before_backward(tmp_path, loop, fast):
+    beside(loop, tmp_path, settings={"fast": fast})
