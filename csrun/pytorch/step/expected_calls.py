@@ -59,6 +59,7 @@ class Call:
     spec: structure of the model's arguments.
     gradients: `gradients_of` its arguments.
     differentiable: results that have gradients.
+    strides: those of results that are not contiguous.
     writes: it writes its first argument.
     draws: random numbers that forward draws.
     scope: module that the loop calls, if it calls modules of the model by themselves.
@@ -71,6 +72,7 @@ class Call:
     spec: TreeSpec | None = None
     gradients: tuple[bool, ...] | None = None
     differentiable: tuple[Any, ...] = ()
+    strides: tuple[tuple[Ref, tuple[int, ...]], ...] = ()
     writes: bool = False
     draws: tuple[Draw, ...] = ()
     scope: str | None = None
@@ -307,11 +309,17 @@ class Calls(TorchFunctionMode):
     ) -> None:
         """Record a call if any of its results is traced."""
         if traced := [r for r in tree_leaves(results) if isinstance(r, TracedTensor)]:
-            followed = tuple(r.value for r in traced if r.requires_grad)
+            with torch._C.DisableTorchFunction():
+                followed = tuple(r.value for r in traced if r.requires_grad)
+                strides = tuple((r.value, r.stride()) for r in traced if not r.is_contiguous())
             refs = tree_map(self._ref, results)
             scope = self._recorder.scopes.module
-            call = Call(name, operands, refs, how, spec, gradients, followed, writes, draws, scope)
-            self.found.append(call)
+            self.found.append(
+                Call(
+                    name, operands, refs, how, spec, gradients, followed, strides, writes, draws,
+                    scope,
+                )
+            )  # fmt: skip
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """Return the flat arguments of a call, before the call."""

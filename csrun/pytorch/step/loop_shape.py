@@ -47,6 +47,7 @@ class LoopShape:
             for leaf in recording.of(LeafSource.SCRIPT)
         }
         self._differentiable = {value for call in calls for value in call.differentiable}
+        self._strides = dict(strides for call in calls for strides in call.strides)
         self.batch = self._with_slots(batch)
         self.inputs: Mapping[Ref, Slot] = dict(self._slots)
         self._is_batch_known = True
@@ -135,6 +136,8 @@ class LoopShape:
         if value not in self._slots:
             kind = self._recording.kind(value)
             meta = torch.empty(kind.shape, dtype=kind.dtype, device="meta")
+            if (strides := self._strides.get(value)) is not None:
+                meta = torch.empty_strided(kind.shape, strides, dtype=kind.dtype, device="meta")
             if value in self._differentiable and kind.dtype.is_floating_point:
                 meta.requires_grad_()
             is_input, is_loss = not self._is_batch_known, value == self._recording.loss

@@ -174,8 +174,9 @@ class Token(LazyTensor):
     ) -> "Token":
         meta = slot.meta
         wants = meta.requires_grad if requires_grad is None else requires_grad
+        strides = meta.stride() if slot.rows_axis is None else None
         made: Token = torch.Tensor._make_wrapper_subclass(
-            cls, step.sizes_of(slot), dtype=meta.dtype, requires_grad=wants
+            cls, step.sizes_of(slot), strides, dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
         made.reference = _TokenReference(made)
@@ -264,14 +265,24 @@ _ATTRIBUTES = 4  # owner, step, slot, reference
 _UNUSED = next(getrefcount(each) for each in [object()])  # by the list, the loop, the argument
 
 
-def _conversion_method(name: str) -> Callable[..., Any]:
-    """Return a conversion method that returns the token itself if nothing changes."""
+def _in_memory(like: torch.Tensor) -> torch.Tensor:
+    """Return an empty tensor of a type, on the CPU."""
+    return torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
+
+
+def _conversion_method(
+    name: str, probe_of: Callable[[torch.Tensor], torch.Tensor] = _in_memory
+) -> Callable[..., Any]:
+    """Return a conversion method that returns the token itself if nothing changes.
+
+    probe_of: returns a tensor like the token, which is converted to find out.
+    """
 
     def method(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
         func, like = getattr(torch.Tensor, name), self.like  # which the script may have replaced
         is_plain = not any(isinstance(a, LazyTensor) for a in (*args, *kwargs.values()))
         with torch._C.DisableTorchFunction():  # not calls of a step that is being recorded
-            probe = torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
+            probe = probe_of(like)
             if is_plain and func(probe, *args, **kwargs) is probe:
                 return self
         return self._owner.apply(func, (self, *args), kwargs)
@@ -281,7 +292,8 @@ def _conversion_method(name: str) -> Callable[..., Any]:
 
 for _name in ("to", "float", "double", "long", "int"):
     setattr(LazyTensor, _name, _conversion_method(_name))
-Token.contiguous = _conversion_method("contiguous")  # the strides of others are not known
+# The strides of other lazy tensors are not known. An empty tensor is always contiguous.
+Token.contiguous = _conversion_method("contiguous", probe_of=lambda like: like)
 
 
 def has_values_of_steps(leaves: Iterable[Any]) -> bool:

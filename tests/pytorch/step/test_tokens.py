@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 import copy  # noqa: E402
+import json  # noqa: E402
 
 from support.script_loops import ScriptKit  # noqa: E402
 from support.torch_loops import Kit, beside, marked_line  # noqa: E402
@@ -106,6 +107,22 @@ def test_conversions_that_change_nothing_are_none(tmp_path):
         return [loss.detach() for loss in losses]
 
     beside(loop, tmp_path)
+
+
+@pytest.mark.parametrize("cut", [slice(1, 3), slice(0, None)], ids=["some columns", "all"])
+def test_parts_of_an_output_are_made_contiguous(tmp_path, cut):
+    """As sequence models do: out[:, 1:].contiguous().view(-1, classes)."""
+
+    def loss_of(out, y):
+        part = out[:, cut]
+        if not part.is_contiguous():
+            assert part.stride() == (4, 1)
+        flat = part.contiguous().view(-1)
+        return (flat - y.repeat_interleave(part.size(1))).square().mean()
+
+    beside(lambda kit: train(kit, loss_of), tmp_path)
+    found = json.loads((tmp_path / "performance" / "performance.json").read_text())
+    assert not found["recorded_steps"]
 
 
 def test_conversions_are_those_that_the_script_has_set(tmp_path, monkeypatch):
