@@ -43,8 +43,10 @@ class ProductBinder:
         packed, threads = workspace.packed.ctypes.data, len(workspace.scratch)
         pairs = workspace.pairs if self.signature.in_pairs else None
         tile = pairs or workspace.tile
-        ticket = 0 if workspace.team is None else workspace.team.address
-        plan = plan_product(left, right, result, self.signature.adds, packed, tile, threads, ticket)
+        job_number = 0 if workspace.team is None else workspace.team.address
+        plan = plan_product(
+            left, right, result, self.signature.adds, packed, tile, threads, job_number
+        )
         return None if plan is None else _bound(workspace, plan, kept)
 
 

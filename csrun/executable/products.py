@@ -10,7 +10,7 @@ arguments is the address of the calling thread's scratch, which the caller puts 
         columns of a group, rows of a group: m, and some to have whole chunks
     product.share     rows: those of C, as product.multiply; each thread packs B for itself
         scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds,
-        address of the team's ticket, number of the job that B was packed for last
+        address of the team's job number, number of the job that B was packed for last
     product.batch     rows: items of a batch, in two axes, the inner one of `inner` items
         scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
         a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
@@ -154,14 +154,14 @@ def plan_product(
     packed: int,
     tile: Tile,
     threads: int,
-    ticket: int = 0,
+    job_number: int = 0,
 ) -> ProductPlan | None:
     """The steps of out = a @ b, or out += a @ b; None where they have no such form.
 
     b may be words, where rows of `out` have consecutive numbers.
     packed: an address, aligned to 64 bytes; steps planned for address 0 tell how much they need.
     threads: that share the steps; chunks are made for them, the bits do not depend on it.
-    ticket: the address of their team's.
+    job_number: the address of their team's.
     Shapes: a [..., m, k], b [..., k, n], out [..., m, n]; leading axes of a and b broadcast
     """
     operands = (a, b, out)
@@ -174,7 +174,7 @@ def plan_product(
     form = _form(a, b, out, adds)
     if form is None or (b.dtype == WORD and not (form.b_size == b.size and not form.axes)):
         return None
-    steps = tuple(_steps(form, packed, tile, threads, ticket))
+    steps = tuple(_steps(form, packed, tile, threads, job_number))
     needed = [
         _padded(s.words[4], tile) * tile.depth(s.words[5])
         for s in steps
@@ -302,10 +302,10 @@ def _merged(form: _Form) -> _Form:
 
 
 def _steps(
-    form: _Form, packed: int, tile: Tile, threads: int, ticket: int
+    form: _Form, packed: int, tile: Tile, threads: int, job_number: int
 ) -> Iterator[ProductStep]:
     if threads > 1 and _is_packed_by_each(form, tile, threads):
-        yield _share_step(form, tile, threads, ticket)
+        yield _share_step(form, tile, threads, job_number)
         return
     items = prod(axis.size for axis in form.axes)
     is_batch = items > 1 and tile.depth(form.k) * tile.columns <= _BATCH_FLOATS
@@ -324,10 +324,10 @@ def _is_packed_by_each(form: _Form, tile: Tile, threads: int) -> bool:
     return has_rows and fits and form.work >= threads * _LEAST_WORK
 
 
-def _share_step(form: _Form, tile: Tile, threads: int, ticket: int) -> ProductStep:
+def _share_step(form: _Form, tile: Tile, threads: int, job_number: int) -> ProductStep:
     words = (
         *(0, form.a, form.a_row, form.a_k, form.b, form.b_k, form.b_col, form.c, form.c_row),
-        *(form.m, form.n, form.k, int(form.adds), ticket, 0),
+        *(form.m, form.n, form.k, int(form.adds), job_number, 0),
     )
     rows = tile.rows * -(-_LEAST_WORK // (_padded(form.n, tile) * form.k * tile.rows))
     each = form.m // (rows * threads)  # chunks of a thread

@@ -20,9 +20,9 @@ from csrun.executable.machine_code import MachineCode
 
 #: Offsets in a pool's memory, in bytes; data written by different threads are in separate cache
 #: lines.
-TICKET, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
+NUMBER, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
 THREADS = SYSTEM + 16
-TEAM_BYTES = 512
+PARTS, PART_BYTES = 512, 64  # one part for each thread
 _JOIN_S = 1.0
 
 
@@ -53,7 +53,7 @@ class Team:
     def __init__(self, code: MachineCode, threads: int) -> None:
         self.threads = threads
         self._code = code
-        self._memory = empty(TEAM_BYTES)
+        self._memory = empty(PARTS + threads * PART_BYTES)
         self._memory[:] = 0
         self.address: int = self._memory.ctypes.data
         libc = CDLL(None)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from ctypes import addressof, c_void_p
+from ctypes import addressof, c_int64, c_void_p
 from time import monotonic, sleep
 
 import numpy as np
@@ -38,10 +38,25 @@ end:
 }
 """
 
+#: Writes the first and the last row of each call behind those of the calls before.
+LOGGING = """
+define void @log(ptr %arguments, i64 %first, i64 %last) nounwind {
+  %log = load ptr, ptr %arguments
+  %calls = load i64, ptr %log
+  %more = add i64 %calls, 1
+  store i64 %more, ptr %log
+  %entry = getelementptr [2 x i64], ptr %log, i64 %more
+  store i64 %first, ptr %entry
+  %end = getelementptr i64, ptr %entry, i64 1
+  store i64 %last, ptr %end
+  ret void
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def code():
-    text = "\n".join([COUNTING, TEAM_CODE, *DECLARED.values()])
+    text = "\n".join([COUNTING, LOGGING, TEAM_CODE, *DECLARED.values()])
     return machine_code.MachineCode([machine_code.build(text)])
 
 
@@ -101,24 +116,36 @@ def test_helpers_that_sleep_are_woken(code):
     found.close()
 
 
-def test_helpers_compute_shares_that_become_smaller(code):
+def test_a_thread_computes_its_part_and_then_what_others_have_left(code):
+    """Half of what is left at a time: its own from the front, those of others from the back."""
+    memory = team.empty(team.PARTS + 2 * team.PART_BYTES)
+    memory[:] = 0
+    memory[team.THREADS :].view(np.uint64)[0] = 2  # a helper that has no CPU
+    log = np.zeros((64, 2), np.int64)
+    arguments = (c_void_p * 1)(log.ctypes.data)
+    table = (c_void_p * 2)(addressof(arguments), 0)
+    job = np.array([code.address("log"), addressof(table), 125, 8])  # 16 chunks
+    code.function("team.run", c_void_p, c_void_p, c_int64)(memory.ctypes.data, job.ctypes.data, 1)
+    chunks = [(0, 4), (4, 6), (6, 7), (7, 8), (12, 16), (10, 12), (9, 10), (8, 9)]
+    wanted = [(8 * first, min(8 * last, 125)) for first, last in chunks]
+    assert [tuple(each) for each in log[1 : 1 + log[0, 0]].tolist()] == wanted
+
+
+def test_helpers_compute_parts_of_their_own(code):
     found = team.Team(code, 2)
     calls = np.zeros(2, np.int64)
-    rows = np.zeros(4096, np.int64)
-    words = [(c_void_p * 2)(rows.ctypes.data, calls[n:].ctypes.data) for n in range(2)]
+    rows = np.zeros((2, 4096), np.int64)
+    words = [(c_void_p * 2)(rows[n].ctypes.data, calls[n:].ctypes.data) for n in range(2)]
     job = team.Job(code.address("count"), [addressof(each) for each in words], 4096, 16)
     call = team.bind_jobs(code, found, [job])
 
     def is_shared():
+        rows[:] = 0
         call()
-        return calls.all()
+        assert (rows.sum(axis=0) == 1).all()
+        return rows[0, 0] and rows[1, 2048]  # the first rows of both parts
 
     wait_until(is_shared)
-    # Of 256 chunks a third of those that are left, at least one: 85, 57, 38, ...
-    left, shares = 256, 0
-    while left:
-        left, shares = left - max(left // 3, 1), shares + 1
-    assert calls.sum() == shares * rows[0]
     found.close()
 
 

@@ -195,18 +195,18 @@ def _multiply(code: Code, tile: Tile) -> None:
 def _share(code: Code, tile: Tile) -> None:
     """Rows that are asked for; B is packed in scratch by the first call of a job in each thread.
 
-    No job ends, and the upper half of the ticket is its number, while one of its calls runs.
+    No job ends, and no other one has a number, while one of its calls runs.
     """
-    scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds, ticket, before = _words(
+    scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds, job_number, before = _words(
         code, 15
     )
     own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, b, c))
     first, last = argument("first"), argument("last")
     packed = code.offset(own, "float32", index(BLOCK_K * BLOCK_ROWS))
     rows = code.op("sub", last, first)
-    number = code.op("lshr", code.load(_address(code, ticket), INDEX), index(32))
+    number = code.load(_address(code, job_number), INDEX)
     is_first = code.compare("ne", number, before)
-    # A call of all rows may be one without the team, whose ticket is of another job.
+    # A call of all rows may be one without the team, whose number is of another job.
     with code.when(code.op("or", is_first, code.compare("eq", rows, m))):
         write_call(code, f"{tile.prefix}.pack_b", PACK, of_b, b_k, b_col, n, k, packed)
         code.store(number, code.offset("%arguments", "int64", index(14)))

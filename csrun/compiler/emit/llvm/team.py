@@ -1,15 +1,16 @@
 """Machine code of a thread pool: how threads share the rows of a job.
 
 A job is (function, arguments of each thread, rows, chunk); a call is a list of jobs, one after the
-other. The calling thread publishes a job; it and the other threads (helpers) take chunks of rows
-until none is left: first large ones, 2 / (3 * threads) of the remaining rows, at the end single
-rows, so that all finish at nearly the same time. A helper without a CPU takes no chunk, and delays
-no one.
+other. The calling thread publishes a job: each thread, the caller and the helpers, has a part of
+the rows, the same one in each job of as many rows, so that it finds in its cache what it wrote. It
+takes chunks from the front of its part, half of what is left at a time; then it takes them from
+the back of the parts of the others, so that all finish at nearly the same time. A helper without a
+CPU takes no chunk, and delays no one.
 
 Between jobs helpers spin for about 0.1 ms, then sleep until the next one.
 
-Sources: Polychronopoulos and Kuck 1987, Guided Self-Scheduling; the wait and wake of Franke et al.
-2002, Fuss, Futexes and Furwocks, section 3
+Sources: Blumofe and Leiserson 1999, Scheduling Multithreaded Computations by Work Stealing; the
+wait and wake of Franke et al. 2002, Fuss, Futexes and Furwocks, section 3
 """
 
 from csrun.executable.team import (
@@ -17,11 +18,13 @@ from csrun.executable.team import (
     DONE,
     GENERATION,
     JOB,
+    NUMBER,
+    PART_BYTES,
+    PARTS,
     SLEEPERS,
     STOP,
     SYSTEM,
     THREADS,
-    TICKET,
 )
 
 SPINS = 2000  # pauses before a helper sleeps: 0.04 to 0.12 ms, so that streamers get its CPU
@@ -29,10 +32,11 @@ PATIENCE = 200  # pauses before the caller yields its CPU to a helper that has n
 FUTEX, WAIT, WAKE, ALL = 202, 128, 129, 2**31 - 1  # Linux on x86-64; private futex of this process
 
 TEAM_CODE = f"""\
-; A team's memory: {TICKET} the job's number (upper half) and its next chunk, {DONE} chunks done,
-; {JOB} function, arguments of each thread, rows, chunk, chunks, {GENERATION} changes with each
-; job, {SLEEPERS} helpers that sleep, {STOP} no more jobs, {BUSY} a call is under way, {SYSTEM}
-; syscall and sched_yield of libc, {THREADS} the number of threads.
+; A team's memory: {NUMBER} the job's number, {DONE} chunks done, {JOB} function, arguments of each
+; thread, rows, chunk, {GENERATION} changes with each job, {SLEEPERS} helpers that sleep, {STOP} no
+; more jobs, {BUSY} a call is under way, {SYSTEM} syscall and sched_yield of libc, {THREADS} the
+; number of threads, {PARTS} the part of each thread: its first chunk that is left (lower half) and
+; the one after its last (upper half). All parts are empty between jobs.
 
 ; Run jobs: on all threads, or on the caller's where there is no team, or another call has it.
 define void @team.run(ptr %team, ptr %jobs, i64 %count) nounwind {{
@@ -94,29 +98,38 @@ alone:
   call void @team.alone(ptr %job)
   ret void
 publish:
-  ; First a ticket of which no chunk is left: a helper that has read the one before finds another
-  ; one when it claims a chunk, and takes none of a job that is half written.
-  %before = load atomic i64, ptr %team monotonic, align 8
-  %none = or i64 %before, 4294967295
-  %closed = atomicrmw xchg ptr %team, i64 %none acq_rel
   %rows.up = add i64 %rows, %chunk
   %rows.last = sub i64 %rows.up, 1
   %chunks = sdiv i64 %rows.last, %chunk
   %copy = getelementptr i8, ptr %team, i64 {JOB}
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 %copy, ptr align 8 %job, i64 32, i1 false)
-  %chunks.at = getelementptr i64, ptr %copy, i64 4
-  store atomic i64 %chunks, ptr %chunks.at monotonic, align 8
   %done = getelementptr i8, ptr %team, i64 {DONE}
   store atomic i64 0, ptr %done monotonic, align 8
-  %number = lshr i64 %before, 32
-  %next = add i64 %number, 1
-  %ticket = shl i64 %next, 32
-  store atomic i64 %ticket, ptr %team release, align 8
+  %before = load i64, ptr %team
+  %number = add i64 %before, 1
+  store i64 %number, ptr %team
+  %threads.at = getelementptr i8, ptr %team, i64 {THREADS}
+  %threads = load i64, ptr %threads.at
+  br label %divide
+divide:
+  ; A helper that reads a part in which something is left also reads the job.
+  %thread = phi i64 [ 0, %publish ], [ %thread.next, %divide ]
+  %first = phi i64 [ 0, %publish ], [ %last, %divide ]
+  %thread.next = add i64 %thread, 1
+  %shares = mul i64 %chunks, %thread.next
+  %last = udiv i64 %shares, %threads
+  %upper = shl i64 %last, 32
+  %word = or i64 %upper, %first
+  %part = call ptr @team.part(ptr %team, i64 %thread)
+  store atomic i64 %word, ptr %part release, align 8
+  %is_more = icmp ult i64 %thread.next, %threads
+  br i1 %is_more, label %divide, label %begin
+begin:
   call void @team.wake(ptr %team)
   call void @team.take(ptr %team, i64 0)
   br label %wait
 wait:
-  %spins = phi i64 [ 0, %publish ], [ %spins.next, %pause ]
+  %spins = phi i64 [ 0, %begin ], [ %spins.next, %pause ]
   %computed = load atomic i64, ptr %done acquire, align 8
   %is_done = icmp eq i64 %computed, %chunks
   br i1 %is_done, label %end, label %patience
@@ -154,6 +167,14 @@ end:
   ret void
 }}
 
+; The part of a thread.
+define internal ptr @team.part(ptr %team, i64 %thread) nounwind {{
+  %bytes = mul i64 %thread, {PART_BYTES}
+  %offset = add i64 %bytes, {PARTS}
+  %part = getelementptr i8, ptr %team, i64 %offset
+  ret ptr %part
+}}
+
 ; Compute chunks of the job that is published, until none is left.
 define internal void @team.take(ptr %team, i64 %thread) nounwind {{
 entry:
@@ -162,24 +183,35 @@ entry:
   %table.at = getelementptr i64, ptr %job, i64 1
   %rows.at = getelementptr i64, ptr %job, i64 2
   %chunk.at = getelementptr i64, ptr %job, i64 3
-  %chunks.at = getelementptr i64, ptr %job, i64 4
   %threads.at = getelementptr i8, ptr %team, i64 {THREADS}
   %threads = load i64, ptr %threads.at
-  %thirds = mul i64 %threads, 3
   br label %look
 look:
-  %ticket = load atomic i64, ptr %team acquire, align 8
-  %number = and i64 %ticket, 4294967295
-  %chunks = load atomic i64, ptr %chunks.at monotonic, align 8
-  %is_left = icmp slt i64 %number, %chunks
-  br i1 %is_left, label %claim, label %end
+  ; First the thread's own part, then those of the threads after it.
+  %n = phi i64 [ 0, %entry ], [ %n, %claim ], [ %n, %compute ], [ %n.next, %next ]
+  %sum = phi i64 [ 0, %entry ], [ %sum, %claim ], [ %sum.next, %compute ], [ %sum, %next ]
+  %place = add i64 %thread, %n
+  %owner = urem i64 %place, %threads
+  %part = call ptr @team.part(ptr %team, i64 %owner)
+  %word = load atomic i64, ptr %part acquire, align 8
+  %first = and i64 %word, 4294967295
+  %last = lshr i64 %word, 32
+  %left = sub i64 %last, %first
+  %is_left = icmp ne i64 %left, 0
+  br i1 %is_left, label %claim, label %next
+next:
+  %n.next = add i64 %n, 1
+  %is_thread = icmp ult i64 %n.next, %threads
+  br i1 %is_thread, label %look, label %end
 claim:
-  %left = sub i64 %chunks, %number
-  %twice = shl i64 %left, 1
-  %share = udiv i64 %twice, %thirds
-  %count = call i64 @llvm.smax.i64(i64 %share, i64 1)
-  %next = add i64 %ticket, %count
-  %claimed = cmpxchg ptr %team, i64 %ticket, i64 %next acq_rel monotonic
+  %left.up = add i64 %left, 1
+  %count = lshr i64 %left.up, 1
+  %is_own = icmp eq i64 %n, 0
+  %front = add i64 %word, %count
+  %upper = shl i64 %count, 32
+  %back = sub i64 %word, %upper
+  %rest = select i1 %is_own, i64 %front, i64 %back
+  %claimed = cmpxchg ptr %part, i64 %word, i64 %rest acq_rel monotonic
   %is_ours = extractvalue {{ i64, i1 }} %claimed, 1
   br i1 %is_ours, label %compute, label %look
 compute:
@@ -189,14 +221,23 @@ compute:
   %arguments = load ptr, ptr %own
   %rows = load i64, ptr %rows.at
   %chunk = load i64, ptr %chunk.at
-  %first = mul i64 %number, %chunk
+  %start = sub i64 %last, %count
+  %number = select i1 %is_own, i64 %first, i64 %start
+  %row = mul i64 %number, %chunk
   %extent = mul i64 %count, %chunk
-  %after = add i64 %first, %extent
-  %last = call i64 @llvm.smin.i64(i64 %after, i64 %rows)
-  call void %function(ptr %arguments, i64 %first, i64 %last)
-  %computed = atomicrmw add ptr %done, i64 %count acq_rel
+  %after = add i64 %row, %extent
+  %end.row = call i64 @llvm.smin.i64(i64 %after, i64 %rows)
+  call void %function(ptr %arguments, i64 %row, i64 %end.row)
+  %sum.next = add i64 %sum, %count
   br label %look
 end:
+  ; Nothing is written for a thread without a chunk: the next job may have begun.
+  %is_some = icmp ne i64 %sum, 0
+  br i1 %is_some, label %report, label %return
+report:
+  %total = atomicrmw add ptr %done, i64 %sum acq_rel
+  br label %return
+return:
   ret void
 }}
 
@@ -208,16 +249,12 @@ entry:
   %sleepers = getelementptr i8, ptr %team, i64 {SLEEPERS}
   %syscall.at = getelementptr i8, ptr %team, i64 {SYSTEM}
   %syscall = load ptr, ptr %syscall.at
-  br label %ready
-ready:
-  %seen = phi i64 [ 0, %entry ], [ %found, %take ], [ %seen, %awake ]
+  %part = call ptr @team.part(ptr %team, i64 %thread)
   br label %spin
 spin:
-  %spins = phi i64 [ 0, %ready ], [ %spins.next, %pause ]
-  %ticket = load atomic i64, ptr %team acquire, align 8
-  %found = lshr i64 %ticket, 32
-  %is_new = icmp ne i64 %found, %seen
-  br i1 %is_new, label %take, label %is_stopped
+  %spins = phi i64 [ 0, %entry ], [ %spins.next, %pause ], [ 0, %take ], [ 0, %awake ]
+  %is_job = call i1 @team.is_left(ptr %part)
+  br i1 %is_job, label %take, label %is_stopped
 is_stopped:
   %stopped = load atomic i32, ptr %stop acquire, align 4
   %is_end = icmp ne i32 %stopped, 0
@@ -231,27 +268,34 @@ pause:
   br label %spin
 take:
   call void @team.take(ptr %team, i64 %thread)
-  br label %ready
+  br label %spin
 sleep:
   ; The caller publishes, then changes the generation, then looks for sleepers: either it sees this
-  ; one, or this one sees the job, or the wait finds another generation.
+  ; one, or this one sees its part, or the wait finds another generation.
   %more = atomicrmw add ptr %sleepers, i32 1 seq_cst
   %now = load atomic i32, ptr %generation seq_cst, align 4
-  %last = load atomic i64, ptr %team seq_cst, align 8
-  %number = lshr i64 %last, 32
-  %is_same = icmp eq i64 %number, %seen
+  %is_new = call i1 @team.is_left(ptr %part)
   %ended = load atomic i32, ptr %stop seq_cst, align 4
-  %goes_on = icmp eq i32 %ended, 0
-  %waits = and i1 %is_same, %goes_on
-  br i1 %waits, label %wait, label %awake
+  %is_ended = icmp ne i32 %ended, 0
+  %goes_on = or i1 %is_new, %is_ended
+  br i1 %goes_on, label %awake, label %wait
 wait:
   call i64 (i64, ...) %syscall(i64 {FUTEX}, ptr %generation, i32 {WAIT}, i32 %now, ptr null)
   br label %awake
 awake:
   %less = atomicrmw sub ptr %sleepers, i32 1 seq_cst
-  br label %ready
+  br label %spin
 end:
   ret void
+}}
+
+; Whether something of a part is left.
+define internal i1 @team.is_left(ptr %part) nounwind {{
+  %word = load atomic i64, ptr %part seq_cst, align 8
+  %first = and i64 %word, 4294967295
+  %last = lshr i64 %word, 32
+  %is_left = icmp ne i64 %first, %last
+  ret i1 %is_left
 }}
 
 ; End the helpers.
@@ -265,7 +309,6 @@ define void @team.stop(ptr %team) nounwind {{
 
 #: Declarations of the intrinsics that it calls.
 DECLARED = {
-    "llvm.smax.i64": "declare i64 @llvm.smax.i64(i64, i64)",
     "llvm.smin.i64": "declare i64 @llvm.smin.i64(i64, i64)",
     "llvm.x86.sse2.pause": "declare void @llvm.x86.sse2.pause()",
     "llvm.memcpy.p0.p0.i64": "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",

@@ -182,19 +182,18 @@ def test_threads_pack_a_matrix_each_for_itself():
 def test_a_matrix_is_packed_once_a_job():
     """A second call of the job finds what the first one packed, and another job the new B."""
     a, b, out = normal(128, 50), normal(50, 50), normal(128, 50)
-    ticket, scratch = np.array([1 << 32]), np.empty(SCRATCH_BYTES + 64, np.uint8)
+    number, scratch = np.array([1]), np.empty(SCRATCH_BYTES + 64, np.uint8)
     operands = map(ProductOperand.of, (a, b, out))
-    (step,) = plan_product(*operands, False, 0, AVX2, 2, ticket.ctypes.data).steps
+    (step,) = plan_product(*operands, False, 0, AVX2, 2, number.ctypes.data).steps
     aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
     words = (c_int64 * len(step.words))(aligned, *step.words[1:])
     run = machine_of(AVX2).function(step.function, c_void_p, c_int64, c_int64)
     run(addressof(words), 0, 64)
     before = b.copy()
     b[...] = 2 * b
-    ticket += 1  # a chunk that another thread took
     run(addressof(words), 64, 128)
     np.testing.assert_allclose(out, a @ before, rtol=1e-4, atol=1e-5)
-    ticket += 1 << 32
+    number += 1
     run(addressof(words), 64, 128)
     np.testing.assert_allclose(out[64:], a[64:] @ b, rtol=1e-4, atol=1e-5)
     b[...] = before
