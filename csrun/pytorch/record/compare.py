@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import TreeSpec
 
 from csrun.pytorch.record.equal_bits import are_same_values, have_equal_bits
 from csrun.pytorch.record.recording import (
@@ -33,11 +33,11 @@ def difference(
     if first.draws != again.draws:
         line = again.operators[0].line if again.operators else again.loss_line
         return f"{line}: the step draws other random numbers than step 1"
-    before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
-    for (one, reads), (other, now) in zip(before.operators, after.operators, strict=False):
+    before, after = _graph_of(first, of), _graph_of(again, of_again)
+    for (one, reads), (other, own) in zip(before.operators, after.operators, strict=False):
         if what := _compare_operators(one, other):
             return f"{other.line}: {what}"
-        if not _is_same(reads, now):
+        if not reads.is_same(own):
             return f"{other.line}: {other.name} has different arguments than in step 1 ({one.line})"
     if len(before.operators) != len(after.operators):
         longer = max(before.operators, after.operators, key=len)
@@ -128,7 +128,7 @@ def counterparts(
     Results of the host that programs take are included. There must be no `difference` between the
     recordings.
     """
-    before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
+    before, after = _graph_of(first, of), _graph_of(again, of_again)
     found = {leaf.value: now for leaf, now in zip(before.leaves, after.leaves, strict=True)}
     inputs = zip(first.of(LeafSource.INPUT), again.of(LeafSource.INPUT), strict=True)
     found |= {leaf.value: now for leaf, now in inputs}
@@ -186,6 +186,17 @@ def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
     )
 
 
+class _Reads(NamedTuple):
+    """Flat arguments of an operator, with values by their numbers in a canonical graph."""
+
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+
+    def is_same(self, other: "_Reads") -> bool:
+        is_like = self.spec is other.spec or self.spec == other.spec
+        return is_like and are_same_values(self.leaves, other.leaves)
+
+
 class _CanonicalGraph:
     """The part of a recording that some values depend on, with values numbered in order of
     traversal.
@@ -201,10 +212,11 @@ class _CanonicalGraph:
 
     def _operators(
         self, recording: Recording, needed: set[Ref]
-    ) -> Iterator[tuple[RecordedOperator, Any]]:
+    ) -> Iterator[tuple[RecordedOperator, _Reads]]:
         for op in recording.operators:
             if any(r in needed for r in op.results):
-                reads = tree_map(self._numbered, (op.arguments, dict(op.keywords)))
+                leaves, spec = op.flat
+                reads = _Reads(tuple(map(self._numbered, leaves)), spec)
                 for ref in filter(None, op.results):
                     self._number(ref)
                 yield op, reads
@@ -214,6 +226,17 @@ class _CanonicalGraph:
 
     def _number(self, ref: Ref) -> int:
         return self._numbers.setdefault(ref, len(self._numbers))
+
+
+def _graph_of(recording: Recording, of: Sequence[Ref]) -> _CanonicalGraph:
+    """Return the canonical graph of some values, which a recording keeps: a step is compared with
+    many others.
+    """
+    known, goals = recording.canonical_graphs, tuple(of)
+    if goals not in known:
+        known[goals] = _CanonicalGraph(recording, goals)
+    found: _CanonicalGraph = known[goals]
+    return found
 
 
 def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
@@ -239,10 +262,3 @@ def _compare_operators(one: RecordedOperator, other: RecordedOperator) -> str | 
         here, there = (f"layer {op.scope}" if op.scope else "no layer" for op in (other, one))
         return f"{other.name} runs in {here}, in step 1 in {there} ({one.line})"
     return None
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    (left, spec), (right, other_spec) = tree_flatten(one), tree_flatten(other)
-    if spec != other_spec:
-        return False
-    return are_same_values(tuple(left), tuple(right))

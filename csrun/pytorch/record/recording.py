@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from csrun.pytorch.record.arguments import leaves_of
 
@@ -94,6 +95,12 @@ class RecordedOperator:
         """Values that the operator reads, in order."""
         leaves = leaves_of(self.arguments, self.keywords)
         return tuple(leaf for leaf in leaves if isinstance(leaf, Ref))
+
+    @cached_property
+    def flat(self) -> tuple[list[Any], TreeSpec]:
+        """Leaves of its arguments and keywords, and their structure."""
+        leaves, spec = tree_flatten((self.arguments, dict(self.keywords)))
+        return leaves, spec
 
 
 @cache
@@ -251,6 +258,11 @@ class Recording:
                 return ""
             value = op.operands[0]
         return names[value]
+
+    @cached_property
+    def canonical_graphs(self) -> dict[tuple[Ref, ...], Any]:
+        """Graphs of its values that were compared with other recordings'."""
+        return {}
 
     @cached_property
     def maker(self) -> Mapping[Ref, RecordedOperator]:
