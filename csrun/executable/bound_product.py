@@ -8,7 +8,8 @@ from typing import Any
 from csrun.executable.arrays import Array
 from csrun.executable.bound_kernel import Workspace
 from csrun.executable.kernel_signature import KernelArray, ProductSignature
-from csrun.executable.products import ProductOperand, ProductPlan, plan_product
+from csrun.executable.product_operand import ProductOperand
+from csrun.executable.products import ProductPlan, plan_product
 from csrun.executable.team import BoundCall, Job, bind_jobs
 
 _MOST_KEPT = 64  # calls cached for each product, by the addresses of its inputs

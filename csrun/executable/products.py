@@ -27,16 +27,17 @@ from itertools import product
 from math import prod
 
 from csrun.base.half_formats import WORD
-from csrun.executable.arrays import Array
+from csrun.executable.product_operand import ProductOperand
 
 EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
 BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C
 BLOCK_ROWS = 96  # of A, packed at a time
 _BATCH_FLOATS = 1 << 16  # of an item's B, packed in a thread's scratch
-_OWN_FLOATS = 1 << 19  # at most, of a B that each thread packs in its scratch
-#: Of each thread: rows of A for a block of k, then columns of B.
-SCRATCH_BYTES = 4 * (BLOCK_K * BLOCK_ROWS + _OWN_FLOATS)
-PACKED_BYTES = 4 << 20  # at most, of B that all threads share
+_OWN_FLOATS = 1 << 19  # at most, of a B that each thread packs for itself even for few rows of C
+_OWN_ROWS, _MOST_OWN_FLOATS = 192, 1 << 21  # of C for each thread, and of a larger B
+PACKED_BYTES = 4 << 20  # at most, of B that is packed at a time
+ROWS_BYTES = 4 * BLOCK_K * BLOCK_ROWS  # of A, packed for a block of k
+SCRATCH_BYTES = ROWS_BYTES + PACKED_BYTES  # of each thread: rows of A, then columns of B
 _PACKED_COLUMNS = 96  # of a chunk, at most
 _CHUNKS = 4  # of each thread, in which one may be slower than others
 _TILES_OF_CHUNK = 2  # of rows
@@ -88,44 +89,6 @@ AMX_BF16 = Tile(32, 16, "amx", numbers=2, step=16, block_rows=2 * BLOCK_ROWS)  #
 def tile_of(target: str) -> Tile:
     """The tile of float32 products in machine code for a CPU with these instructions."""
     return AVX512 if "+avx512f" in target else AVX2
-
-
-@dataclass(frozen=True)
-class ProductOperand:
-    """An array of a product; strides in elements."""
-
-    address: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, array: Array) -> "ProductOperand":
-        """The operand that an array is."""
-        strides = tuple(stride // array.itemsize for stride in array.strides)
-        return cls(array.ctypes.data, array.dtype.name, array.shape, strides)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Addresses of the first byte and after the last one."""
-        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
-        low, high = (sum(e for e in ends if (e < 0) == is_low) for is_low in (True, False))
-        return self.address + self.size * low, self.address + self.size * (high + 1)
-
-    @property
-    def size(self) -> int:
-        """Bytes of an element."""
-        return 2 if self.dtype == WORD else 4
-
-    @property
-    def is_distinct(self) -> bool:
-        """Return whether each element has a place of its own."""
-        last = 0
-        for stride, n in sorted((abs(s), n) for n, s in zip(self.shape, self.strides, strict=True)):
-            if n > 1 and stride <= last:
-                return False
-            last += (n - 1) * stride
-        return True
 
 
 @dataclass(frozen=True)
@@ -304,9 +267,6 @@ def _merged(form: _Form) -> _Form:
 def _steps(
     form: _Form, packed: int, tile: Tile, threads: int, job_number: int
 ) -> Iterator[ProductStep]:
-    if threads > 1 and _is_packed_by_each(form, tile, threads):
-        yield _share_step(form, tile, threads, job_number)
-        return
     items = prod(axis.size for axis in form.axes)
     is_batch = items > 1 and tile.depth(form.k) * tile.columns <= _BATCH_FLOATS
     if is_batch and (items >= _CHUNKS * threads or form.work <= _LARGE):
@@ -314,14 +274,16 @@ def _steps(
             yield _batch_step(form.item(places), tile)
     else:
         for places in product(*(range(axis.size) for axis in form.axes)):
-            yield from _matrix_steps(form.item(places), packed, tile, threads)
+            yield from _matrix_steps(form.item(places), packed, tile, threads, job_number)
 
 
 def _is_packed_by_each(form: _Form, tile: Tile, threads: int) -> bool:
     """Return whether each thread packs B for itself: to fetch what another packed takes longer."""
-    has_rows = not form.axes and form.m >= 2 * threads * tile.rows and form.b_size == 4
-    fits = tile.depth(form.k) * _padded(form.n, tile) <= _OWN_FLOATS
-    return has_rows and fits and form.work >= threads * _LEAST_WORK
+    if threads == 1 or form.b_size != 4 or form.work < threads * _LEAST_WORK:
+        return False
+    floats = tile.depth(form.k) * _padded(form.n, tile)
+    rows = 2 * tile.rows if floats <= _OWN_FLOATS else _OWN_ROWS
+    return floats <= _MOST_OWN_FLOATS and form.m >= threads * rows
 
 
 def _share_step(form: _Form, tile: Tile, threads: int, job_number: int) -> ProductStep:
@@ -349,28 +311,44 @@ def _batch_step(form: _Form, tile: Tile) -> ProductStep:
     return ProductStep(f"{tile.prefix}.batch", words, outer.size * inner.size, chunk)
 
 
-def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
-    """A pair of steps for each block of columns and group of blocks of k."""
+def _matrix_steps(
+    form: _Form, packed: int, tile: Tile, threads: int, job_number: int
+) -> Iterator[ProductStep]:
+    """Steps for each block of columns and group of blocks of k."""
     most = tile.numbers * PACKED_BYTES // 4
     columns = min(_padded(form.n, tile), most // BLOCK_K)
     depth = max(most // columns // BLOCK_K, 1) * BLOCK_K
+    is_packed_by_each = _is_packed_by_each(form, tile, threads)
     for column in range(0, form.n, columns):
-        n = min(columns, form.n - column)
         for step in range(0, form.k, depth):
-            k = min(depth, form.k - step)
-            b = form.b + form.b_size * (column * form.b_col + step * form.b_k)
-            each = _columns_of_chunk(n, k, tile, threads)
-            pack = f"{tile.prefix}.pack{'' if form.b_size == 4 else '.words'}"
-            yield ProductStep(pack, (0, b, form.b_k, form.b_col, n, k, packed), n, each)
-            a, c = form.a + 4 * step * form.a_k, form.c + 4 * column
-            adds = int(form.adds or step > 0)
-            rows, width = _chunk(form.m, n, k, tile, threads)
-            group = -(-form.m // rows) * rows
-            words = (
-                *(0, a, form.a_row, form.a_k, packed, c, form.c_row),
-                *(form.m, n, k, adds, width, group),
+            block = replace(
+                form,
+                a=form.a + 4 * step * form.a_k,
+                b=form.b + form.b_size * (column * form.b_col + step * form.b_k),
+                c=form.c + 4 * column,
+                n=min(columns, form.n - column),
+                k=min(depth, form.k - step),
+                adds=form.adds or step > 0,
             )
-            yield ProductStep(f"{tile.prefix}.multiply", words, -(-n // width) * group, rows)
+            if is_packed_by_each:
+                yield _share_step(block, tile, threads, job_number)
+            else:
+                yield from _shared_steps(block, packed, tile, threads)
+
+
+def _shared_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
+    """All threads pack B together, then they multiply."""
+    each = _columns_of_chunk(form.n, form.k, tile, threads)
+    pack = f"{tile.prefix}.pack{'' if form.b_size == 4 else '.words'}"
+    of_b = (0, form.b, form.b_k, form.b_col, form.n, form.k, packed)
+    yield ProductStep(pack, of_b, form.n, each)
+    rows, width = _chunk(form.m, form.n, form.k, tile, threads)
+    group = -(-form.m // rows) * rows
+    words = (
+        *(0, form.a, form.a_row, form.a_k, packed, form.c, form.c_row),
+        *(form.m, form.n, form.k, int(form.adds), width, group),
+    )
+    yield ProductStep(f"{tile.prefix}.multiply", words, -(-form.n // width) * group, rows)
 
 
 @cache

@@ -6,7 +6,7 @@ from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
 from csrun.executable.arrays import aligned
-from csrun.executable.products import BLOCK_K, SCRATCH_BYTES
+from csrun.executable.products import BLOCK_K, ROWS_BYTES
 
 
 class ThreadScratch:
@@ -48,7 +48,7 @@ class Products:
         self._code = code
         self._scratch = scratch
         self._columns = columns
-        self._own = scratch.take(SCRATCH_BYTES)
+        self._own = scratch.take(ROWS_BYTES)
 
     def room(self, n: int, k: int) -> str:
         """Return the size of a packed matrix [k, n] in scratch."""

@@ -19,6 +19,7 @@ from support.matrix_products import (
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.executable import bfloat16
+from csrun.executable.product_operand import ProductOperand
 from csrun.executable.products import (
     AVX2,
     AVX512,
@@ -26,7 +27,6 @@ from csrun.executable.products import (
     BLOCK_K,
     PACKED_BYTES,
     SCRATCH_BYTES,
-    ProductOperand,
     plan_product,
 )
 
@@ -174,9 +174,12 @@ def test_threads_pack_a_matrix_each_for_itself():
     for m, threads in ((128, 1), (20, 2)):  # one thread, fewer than two tiles for each
         whole = plan_of(a[:m], b, out[:m], False, 0, AVX2, threads)
         assert [step.function for step in whole.steps] == ["product.pack", "product.multiply"]
-    a, b, out = normal(256, 1025), normal(1025, 512), normal(256, 512)
-    large = plan_of(a, b, out, False, 0, AVX2, threads=2)
-    assert [step.function for step in large.steps] == ["product.pack", "product.multiply"]
+    # Of a larger B in blocks of k if each has 192 rows of C, and of one of 8 MB at most.
+    for m, n, function in ((384, 1504, "share"), (383, 1504, "multiply"), (384, 2080, "multiply")):
+        operands = normal(m, 1025), normal(1025, n), normal(m, n)
+        steps = plan_of(*operands, False, 0, AVX2, threads=2).steps
+        products = [s.function for s in steps if s.function != "product.pack"]
+        assert products == [f"product.{function}"] * (3 if n == 1504 else 6)
 
 
 def test_a_matrix_is_packed_once_a_job():
