@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
 
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.lower.dropout_masks import MaskKey, masks_of
+from csrun.pytorch.record.arguments import map_arguments
 from csrun.pytorch.record.functions.composite_ops import DRAWING, draws_mask
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
@@ -75,14 +75,14 @@ class _ComputedValues(dict[Ref, torch.Tensor]):
 
 
 def _compute(number: int, op: RecordedOperator, numbers: LazyTensor, masks: Masks) -> None:
-    arguments, keywords = tree_map(
-        lambda a: numbers[a] if isinstance(a, Ref) else a, (op.arguments, dict(op.keywords))
+    arguments, keywords = map_arguments(
+        lambda a: numbers[a] if isinstance(a, Ref) else a, op.arguments, op.keywords
     )
     mask = masks.get(number if op.forward is None else op.forward)
     if mask is not None and op.name in DRAWING:
         keywords["kept"] = mask
     if op.name.startswith(_OF_LABELS):
-        arguments = tree_map(_widened, arguments)
+        arguments, _ = map_arguments(_widened, arguments, {})
     # Strides may differ from those of recorded tensors, so that a view may need a copy.
     call = torch.reshape if op.name == "aten.view.default" else op.call
     found = call_for_user(call, arguments, keywords)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch.utils._pytree import tree_map
 from xdsl.ir import SSAValue
 
 from csrun.base.identifier import identifier
@@ -31,6 +30,7 @@ from csrun.pytorch.operators.base import (
     real_type,
 )
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
+from csrun.pytorch.record.arguments import map_arguments
 from csrun.pytorch.record.recording import GraphLeaf, RecordedOperator, Recording, Ref
 from csrun.pytorch.record.rows.padded import SumOfRows, plain_operator
 
@@ -85,7 +85,7 @@ class OperatorLowering:
                 self._bind(op, [self._view(op, *arguments, **keywords)])
                 return
             if op.name not in READERS_OF_SAVED:
-                arguments, keywords = tree_map(as_atens, (arguments, keywords))
+                arguments, keywords = map_arguments(as_atens, arguments, keywords)
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
 
@@ -124,7 +124,7 @@ class OperatorLowering:
 
     def _arguments(self, op: RecordedOperator) -> tuple[Any, dict[str, Any]]:
         """Return an operator's arguments and keywords with values for the recorded references."""
-        arguments, keywords = tree_map(self._argument, (op.arguments, dict(op.keywords)))
+        arguments, keywords = map_arguments(self._argument, op.arguments, op.keywords)
         keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
         if op.name in PUTS:
             keywords["is_distinct"] = writes_once(self._recording, op)
