@@ -254,6 +254,8 @@ class VariantCache:
         self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         if recorded.modes:
             self._variants[*recorded.key[:2], recorded.modes, recorded.state] = variant
-        if variant.executable is None and mode is RunMode.TRAIN:
+        # One of many is compiled when it runs, with the values that the loop has read by then.
+        is_later = variant.is_one_of_many and bool(self._run.stored_names)
+        if variant.executable is None and mode is RunMode.TRAIN and not is_later:
             self._run.compile(variant)
         return variant

@@ -100,3 +100,24 @@ def test_more_counts_than_programs_run_and_the_dense_form_has_one(tmp_path, monk
     caplog.clear()
     beside(two_passes, tmp_path / "dense", Experts("weights", "dense"))
     assert "programs" not in caplog.text
+
+
+def test_a_program_of_one_combination_is_compiled_once(tmp_path, caplog):
+    """The loop reads a term of the loss after the step: its program returns that, too."""
+
+    def run(kit):
+        read = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out = kit.model(x)
+            loss = kit.criterion(out, y)
+            (loss + out.square().mean()).backward()
+            kit.optimizer.step()
+            read.append(loss.item())
+        return read
+
+    caplog.set_level("INFO", "csrun")
+    beside(run, tmp_path, Experts("weights"))
+    assert caplog.text.count("Compiled in") > 3
+    # the first program is compiled before the loop has read the term
+    assert caplog.text.count("Recompiling") <= 1
