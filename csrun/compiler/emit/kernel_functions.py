@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from msgspec import structs
+
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.kernel_lines import LinesFunction
 from csrun.compiler.emit.llvm.library import BUILDERS, library_code
@@ -30,6 +32,7 @@ from csrun.executable.kernel_signature import KernelArray, KernelSignature, Prod
 from csrun.executable.products import tile_of
 
 SHARED = "kernel"  # common name under which code texts are compared
+MOST_CODES = 1024  # functions whose machine code this process keeps for its next programs
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class _FunctionForm:
     code: Callable[[str], KernelCode | None]
     rows: int | None = None
     product: Product | None = None
+
+
+_codes: dict[str, tuple[KernelCode, KernelSignature] | None] = {}  # by the computation's text
 
 
 class KernelFunctions:
@@ -103,15 +109,16 @@ class KernelFunctions:
             if form.product is not None and products != "blas"
         }
         for name, form in self._forms.items():
-            code = None if form.product is not None else form.code(SHARED)
-            if code is None:
+            found = None if form.product is not None else _code_of(form)
+            if found is None:
                 continue
+            code, signature = found
             if code.text not in codes:
                 named = _named_by_content(code, name.rpartition("_")[0])
                 codes[code.text] = SharedCode(named, form.source() if describes else "", [])
             shared = codes[code.text]
             shared.functions.append(name)
-            signatures[name] = _signature(form, code, shared.code.name)
+            signatures[name] = structs.replace(signature, function=shared.code.name)
         if not signatures and not of_products:
             return None
         assert len({each.code.name for each in codes.values()}) == len(codes), (
@@ -141,6 +148,21 @@ class KernelFunctions:
         first = self._forms.setdefault(form.function.name, form)
         assert first.function.computed == form.function.computed, "two kernels have one name"
         return form
+
+
+def _code_of(form: _FunctionForm) -> tuple[KernelCode, KernelSignature] | None:
+    """Return the machine code and the signature of a function; None if it has no such form.
+
+    The next programs of this process reuse them: programs of other shapes have many kernels in
+    common.
+    """
+    key = f"{form.function.name} {form.function.computed}"
+    if key not in _codes:
+        if len(_codes) >= MOST_CODES:
+            del _codes[next(iter(_codes))]
+        code = form.code(SHARED)
+        _codes[key] = None if code is None else (code, _signature(form, code, SHARED))
+    return _codes[key]
 
 
 def _form_of(kernel: Kernel) -> _FunctionForm | None:

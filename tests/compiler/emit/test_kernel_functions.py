@@ -9,6 +9,7 @@ from support.programs import Machine, Network, options_of
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
+from csrun.compiler.emit import kernel_functions
 from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
@@ -87,3 +88,26 @@ def test_inputs_that_are_copied_live_until_the_kernel_has_read_them(tmp_path):
     x, y = (random.standard_normal((columns, rows)).astype(np.float32).T for _ in range(2))
     machine.predict((x, y))
     np.testing.assert_array_equal(machine.output("z"), x * y)
+
+
+def test_programs_of_a_process_share_the_code_of_functions(monkeypatch):
+    """The second program has a layer more, so that its kernels and arrays have other names."""
+    build, built = kernel_functions.kernel_code, []
+
+    def noted(*args):
+        built.append(args)
+        return build(*args)
+
+    def deeper(x):
+        return twice(nn.LayerNorm)(nn.Dense(12)(x))
+
+    monkeypatch.setattr(kernel_functions, "kernel_code", noted)
+    monkeypatch.setattr(kernel_functions, "_codes", {})
+    alone = functions_of(deeper).kernel_files()
+    of_all = len(built)
+    kernel_functions._codes.clear()
+    functions_of(twice(nn.LayerNorm)).kernel_files()
+    built.clear()
+    after = functions_of(deeper).kernel_files()
+    assert len(built) < of_all / 2
+    assert (after.manifest, after.texts) == (alone.manifest, alone.texts)
