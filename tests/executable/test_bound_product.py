@@ -75,13 +75,13 @@ def test_a_product_has_the_same_bits_with_any_number_of_threads(workspace):
 
 def test_a_large_matrix_has_the_same_bits_with_any_number_of_threads(workspace):
     """Two and three threads pack it each for itself, in blocks of k."""
-    shapes = (600, 1100), (1100, 1000)
+    shapes = (1152, 1100), (1100, 1000)
     a, b = (np.random.default_rng(2).standard_normal(shape).astype("f") for shape in shapes)
-    out = np.full((600, 1000), np.nan, np.float32)
+    out = np.full((1152, 1000), np.nan, np.float32)
     run = binder(workspace, a, b, out)(a, b, out)
     share = workspace.code.address("product.share")
     shares = [job.rows for job in run.jobs if job.function == share]
-    assert shares == ([] if workspace.team is None else [600, 600])
+    assert shares == ([] if workspace.team is None else [1152, 1152])
     for _ in range(3):
         run()
         assert BITS.setdefault("large", out.tobytes()) == out.tobytes()

@@ -174,8 +174,8 @@ def test_threads_pack_a_matrix_each_for_itself():
     for m, threads in ((128, 1), (20, 2)):  # one thread, fewer than two tiles for each
         whole = plan_of(a[:m], b, out[:m], False, 0, AVX2, threads)
         assert [step.function for step in whole.steps] == ["product.pack", "product.multiply"]
-    # Of a larger B in blocks of k if each has 192 rows of C, and of one of 8 MB at most.
-    for m, n, function in ((384, 1504, "share"), (383, 1504, "multiply"), (384, 2080, "multiply")):
+    # Of a larger B in blocks of k if each has 384 rows of C, and of one of 8 MB at most.
+    for m, n, function in ((768, 1504, "share"), (767, 1504, "multiply"), (768, 2080, "multiply")):
         operands = normal(m, 1025), normal(1025, n), normal(m, n)
         steps = plan_of(*operands, False, 0, AVX2, threads=2).steps
         products = [s.function for s in steps if s.function != "product.pack"]
