@@ -17,7 +17,7 @@ from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.graph import GRADIENT, Graph, parameter_of
+from csrun.compiler.graph.graph import Graph, parameter_of
 from csrun.compiler.graph.labels import NumberRanges, Ranges, number_ranges
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
@@ -27,6 +27,7 @@ from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NO_OBSERVER, PassObserver, run_passes
 from csrun.compiler.passes.pass_manager import MATCHING
 from csrun.compiler.written_values import WrittenValue, WrittenValues
+from csrun.executable import GRADIENT
 from csrun.executable.loss_scale import LossScaling
 
 

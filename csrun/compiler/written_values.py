@@ -16,10 +16,10 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.batch_axes import BatchRelation, Dependence, Dependences
 from csrun.cirh.ops.half import HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.graph import GRADIENT, INPUT, LOSS, Graph
+from csrun.compiler.graph.graph import LOSS, Graph
 from csrun.compiler.graph.kernel import Kernel
 from csrun.compiler.lair.loop_kernel import LoopKernel
-from csrun.executable import RECORDED, Combine, RecordedValue
+from csrun.executable import GRADIENT, INPUT, RECORDED, Combine, RecordedValue
 
 OUTPUT = "output/"
 _FORMATS = (HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp)

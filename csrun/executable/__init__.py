@@ -19,6 +19,8 @@ from csrun.executable.executable import (
 )
 from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule, StepNumber
 from csrun.executable.plan import (
+    GRADIENT,
+    INPUT,
     MOST_STEPS,
     RECORDED,
     AxisSlice,
@@ -65,6 +67,8 @@ from csrun.executable.stored_groups import (
 
 __all__ = [
     "ALIGNMENT_BYTES",
+    "GRADIENT",
+    "INPUT",
     "MOST_STEPS",
     "RECORDED",
     "SCHEDULES",

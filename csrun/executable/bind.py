@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from csrun.base.half_formats import WORD
 from csrun.executable.arrays import Array, Batch, Bytes, aligned, nbytes_of, view
-from csrun.executable.plan import Plan
+from csrun.executable.plan import GRADIENT, Plan
 from csrun.executable.store_places import (
     AnyStore,
     gradients_offset,
@@ -93,7 +93,7 @@ def wafer_views(
     plan: Plan, arena: Bytes, store: AnyStore, minibatch: int = 0, is_added: bool = False
 ) -> dict[str, Array]:
     """Return the arrays of the wafer's program: buffers, weights by parameter name, and gradients
-    as `gradient/<parameter>`.
+    as `gradient:<parameter>`.
 
     In weight streaming the weights are views of the arena's slots, otherwise of the store.
     Gradients are views of the store. They are views of the arena's partial gradients for all
@@ -121,7 +121,7 @@ def wafer_views(
             if minibatch or is_added or plan.sums_words:
                 gradients, memory = plan.partial_offset_bytes, arena
             offset = gradients + place.offset_bytes
-            views[f"gradient/{p.name}"] = view(memory, offset, p.shape, place.dtype)
+            views[GRADIENT + p.name] = view(memory, offset, p.shape, place.dtype)
     return views
 
 

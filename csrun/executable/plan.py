@@ -109,7 +109,8 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer: int = 1
 
 
-_GRADIENT = "gradient/"  # prefix of the keys of weight gradients
+#: Prefixes of the names of weight gradients, and of the inputs of the batch; no layer has a colon.
+GRADIENT, INPUT = "gradient:", "input:"
 RECORDED = "torch_"  # prefix of the names of values of a recorded PyTorch step, before their number
 
 
@@ -144,12 +145,12 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_gradient(self) -> bool:
         """Return whether it is the gradient of a weight."""
-        return self.key.startswith(_GRADIENT)
+        return self.key.startswith(GRADIENT)
 
     @property
     def place(self) -> str:
         """Its layer, kernel and operator, and the line of the user's code."""
-        name = self.key.removeprefix(_GRADIENT)
+        name = self.key.removeprefix(GRADIENT)
         of = f", in the gradient of {name}" if name != self.key else ""
         line = f", {self.line}" if self.line else ""
         kernel = f" ({self.kernel})" if self.kernel else ""

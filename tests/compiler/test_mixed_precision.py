@@ -159,7 +159,7 @@ def test_weights_and_gradients_are_words_and_the_masters_float32(tmp_path, mode)
     arena, store = (np.zeros(n, np.uint8) for n in (plan.arena_bytes, plan.store.nbytes))
     views = wafer_views(plan, arena, store)
     for p in plan.parameters:
-        found = views[p.name], views[f"gradient/{p.name}"]
+        found = views[p.name], views[f"gradient:{p.name}"]
         assert [(each.dtype, each.shape) for each in found] == 2 * [(np.uint16, p.shape)]
         assert p.dtype == "float32"
     weights = Trained(network, tmp_path).weights["dense/kernel"]

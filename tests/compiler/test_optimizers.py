@@ -221,7 +221,7 @@ def test_a_centered_variance_that_rounding_makes_negative_is_zero(tmp_path):
     program = executable.update_program(machine.store, Runtime(seed=0))
     for index in range(60):
         for p in executable.plan.parameters:
-            machine.views[f"gradient/{p.name}"][...] = 0.3
+            machine.views[f"gradient:{p.name}"][...] = 0.3
         program.update[0](StepState(index=index))
     assert all(np.isfinite(value).all() for value in machine.state.values())
 

@@ -12,8 +12,8 @@ from csrun.runtime.chief.step_measurements import StepMeasurements
 VALUES = (
     RecordedValue("a/where", "a", "where", "generated", "model.py:7"),
     RecordedValue("b/mm", "b", "mm", "product", "model.py:8"),
-    RecordedValue("gradient/a/kernel", "a", "mm", "product", "model.py:6"),
-    RecordedValue("gradient/a/bias", "a", "sum", "product", "model.py:6"),
+    RecordedValue("gradient:a/kernel", "a", "mm", "product", "model.py:6"),
+    RecordedValue("gradient:a/bias", "a", "sum", "product", "model.py:6"),
     RecordedValue("x", "input", "input"),
 )
 MASK, LESS, MORE = [0.0, -np.inf], [1.0, -np.inf], [np.inf, 1.0]

@@ -56,10 +56,10 @@ def bind_wafer(v, runtime):
         loss[0] = 0.5 * float((d * d).sum())
     def backward_1(batch, step):
         np.divide(d, step.rows, out=d)
-        np.matmul(h.T, d, out=v["gradient/second/kernel"])
+        np.matmul(h.T, d, out=v["gradient:second/kernel"])
         np.matmul(d, w1.T, out=dh)
     def backward_0(batch, step):
-        np.matmul(batch[0].T, dh, out=v["gradient/first/kernel"])
+        np.matmul(batch[0].T, dh, out=v["gradient:first/kernel"])
     return WaferProgram([forward_0, forward_1, backward_1, backward_0])
 
 def bind_update(v, runtime):

@@ -245,7 +245,7 @@ class Machine:
         def complete(group: int) -> None:
             layers = self.plan.groups[group].layers
             for name in (p.name for p in self.plan.parameters if p.layer in layers):
-                gradients[name] = self.views[f"gradient/{name}"].copy()
+                gradients[name] = self.views[f"gradient:{name}"].copy()
             self._updates.deliver(group, step)
 
         loss = self._run(batch, complete)

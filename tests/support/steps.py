@@ -150,6 +150,6 @@ class Copied:
     def deliver(self, group: int, step: StepState) -> None:
         layers = self._plan.groups[group].layers
         for name in (p.name for p in self._plan.parameters if p.layer in layers):
-            self.gradients[name] = self._views[f"gradient/{name}"].copy()
+            self.gradients[name] = self._views[f"gradient:{name}"].copy()
         if self._updates is not None:
             self._updates.deliver(group, step)

@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import Self
 
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.graph import INPUT
 from csrun.compiler.graph.kernel import Kernel
 from csrun.compiler.lair.kernel_function import TAKEN, ProgramFunction, indented
+from csrun.executable import INPUT
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 

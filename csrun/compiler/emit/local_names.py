@@ -7,8 +7,7 @@ import numpy as np
 
 from csrun.base.identifier import identifier
 from csrun.compiler.graph.array import Array, Shape
-from csrun.compiler.graph.graph import INPUT
-from csrun.executable import InputSpec
+from csrun.executable import INPUT, InputSpec
 
 
 class Names:

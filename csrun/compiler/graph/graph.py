@@ -28,6 +28,7 @@ from csrun.compiler.graph.view_ops import (
     view_of,
     written_by,
 )
+from csrun.executable import GRADIENT, INPUT
 
 #: Name of the sum of the loss over the valid rows of the batch, which the runtime reads.
 LOSS = Array("loss", (1,), "float64")
@@ -38,10 +39,6 @@ class Phase(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
-
-
-GRADIENT = "gradient/"
-INPUT = "input/"
 
 
 #: Operands of an operator that its result may overwrite.
@@ -68,6 +65,8 @@ class Graph:
         self._arrays: dict[SSAValue, Array] = {}
         self._trained: dict[SSAValue, StoredOp] = {}
         self._counts: dict[str, int] = {}
+        stored = (op.symbol.data for op in self.operations if isinstance(op, StoredOp))
+        self._reserved = {name for weight in stored for name in _with_folders(weight)}
         self._word_readers: set[Operation] = set()
         for op in self.operations:
             if isinstance(op, UpdatingOp):
@@ -301,9 +300,19 @@ class Graph:
         self.taken.update({op: self._places[op] for op in found.additions})
 
     def new_name(self, stem: str) -> str:
-        """Return a name that no other array of the program has."""
-        count = self._counts[stem] = self._counts.get(stem, -1) + 1
-        return f"{stem}_{count}" if count else stem
+        """Return a name that no other array of the program has, and that no weight is below."""
+        name = stem
+        while name in self._reserved:
+            count = self._counts[stem] = self._counts.get(stem, 0) + 1
+            name = f"{stem}_{count}"
+        self._reserved.add(name)
+        return name
+
+
+def _with_folders(name: str) -> Iterator[str]:
+    """Yield a name and the folders that it is in."""
+    parts = name.split("/")
+    yield from ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _only_reader(value: SSAValue) -> Operation | None:

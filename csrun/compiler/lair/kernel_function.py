@@ -17,10 +17,10 @@ from hashlib import sha256
 
 from csrun.base.identifier import identifier
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.graph import INPUT
 from csrun.compiler.graph.kernel import Name
 from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.lair.text import LoopText, TilePlace
+from csrun.executable import INPUT
 
 DIGITS = 8  # characters of the hash in a name
 #: Names that cannot be parameters.

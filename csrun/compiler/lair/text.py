@@ -6,8 +6,8 @@ from functools import cached_property
 from math import prod
 
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.graph import INPUT
 from csrun.compiler.graph.kernel import Name
+from csrun.executable import INPUT
 
 
 @dataclass(frozen=True)

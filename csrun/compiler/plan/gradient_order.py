@@ -9,9 +9,9 @@ next step begins.
 from collections.abc import Sequence
 from itertools import chain
 
-from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.plan.visits import UseOf, runs_of
+from csrun.executable import GRADIENT
 
 
 def first_group_before_last(kernels: Sequence[Kernel], use_of: UseOf) -> Sequence[Kernel]:

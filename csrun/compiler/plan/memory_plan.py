@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel
-from csrun.executable import Buffer, aligned, nbytes_of
+from csrun.executable import GRADIENT, INPUT, Buffer, aligned, nbytes_of
 
 
 @dataclass

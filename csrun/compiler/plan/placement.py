@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from csrun.base.half_formats import WORD
-from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
-from csrun.executable import Parameter, aligned, nbytes_of
+from csrun.executable import GRADIENT, Parameter, aligned, nbytes_of
 
 
 def homes_of(kernels: Sequence[Kernel], layer_of: Mapping[str, str], first: str) -> list[str]:

@@ -18,13 +18,12 @@ from itertools import chain, groupby
 
 import msgspec
 
-from csrun.compiler.graph.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.plan.memory_plan import Lifetime, place
 from csrun.compiler.plan.placement import homes_of
 from csrun.compiler.plan.store_layout import Layout, loads_of
 from csrun.compiler.plan.visits import Function
-from csrun.executable import Visit
+from csrun.executable import GRADIENT, INPUT, Visit
 
 DEEPEST = 4  # nesting levels of scopes at which a model is cut
 

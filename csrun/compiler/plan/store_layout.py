@@ -10,7 +10,6 @@ import msgspec
 from csrun.base.half_formats import WORD
 from csrun.cirh.ops.model import ParameterOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.plan.gradient_order import first_group_before_last
@@ -18,6 +17,7 @@ from csrun.compiler.plan.groups import group_layers
 from csrun.compiler.plan.placement import crossing_bytes, homes_of, touched, with_matrices
 from csrun.compiler.plan.visits import Function, GroupUse, functions_of
 from csrun.executable import (
+    GRADIENT,
     Group,
     Initializer,
     InitializerKind,

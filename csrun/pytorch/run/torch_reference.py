@@ -15,7 +15,7 @@ import torch
 from csrun.advice.operator_comparison.step_values import StepValues
 from csrun.advice.operator_comparison.value_difference import AnyArray
 from csrun.base.files import write_atomic
-from csrun.executable import RECORDED, Executable
+from csrun.executable import INPUT, RECORDED, Executable
 from csrun.executable.recorded_values import (
     DONE,
     FOLDER,
@@ -115,9 +115,9 @@ class TorchReference:
         """Return a leaf as the program has read it; None if it has not."""
         match leaf.source:
             case LeafSource.INPUT:
-                key = f"input/{leaf.name}"
+                key = INPUT + leaf.name
             case LeafSource.SCRIPT:
-                key = f"input/script_{self.recording.script_leaves.index(leaf)}"
+                key = f"{INPUT}script_{self.recording.script_leaves.index(leaf)}"
             case LeafSource.PARAMETER | LeafSource.BUFFER:
                 key = f"weights/{stored_name(leaf.name)}"
             case _:

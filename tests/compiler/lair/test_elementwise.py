@@ -191,7 +191,7 @@ def test_losses_as_outputs_are_those_of_the_whole_batch(tmp_path, case, minibatc
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=name)
     views = wafer_views(plan, arena, store)
     for name, theirs in their_gradients.items() if run_mode is RunMode.TRAIN else ():
-        np.testing.assert_allclose(views[f"gradient/{name}"], theirs, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(views[f"gradient:{name}"], theirs, rtol=1e-9, atol=1e-12)
 
 
 def test_what_no_minibatch_knows_its_part_of_is_refused(tmp_path):

@@ -115,7 +115,7 @@ def test_bias_and_activation_are_one_kernel_over_the_product():
     assert list(backward.loop.operators) == ["cirh.threshold_backward", "cirh.sum"]
     gradient, of_bias = backward.writes
     assert gradient in backward.reads
-    assert of_bias.name == "gradient/dense_1/bias"
+    assert of_bias.name == "gradient:dense_1/bias"
 
 
 def test_a_value_that_others_read_is_not_written_over():

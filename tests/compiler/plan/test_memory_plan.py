@@ -64,7 +64,7 @@ def test_a_chain_of_arrays_takes_two_places():
 
 def test_two_arrays_of_one_name_are_a_bug():
     pair = [
-        Argmax("head", Array("input/x", (4, n), "float32"), Array("y", (n,), "int64"), 0)
+        Argmax("head", Array("input:x", (4, n), "float32"), Array("y", (n,), "int64"), 0)
         for n in (2, 3)
     ]
     with pytest.raises(ValueError, match="y of head"):
@@ -74,8 +74,8 @@ def test_two_arrays_of_one_name_are_a_bug():
 def test_a_life_lasts_until_the_last_view_is_read():
     x, y, z = (Array(name, (2,), "int64") for name in "xyz")
     kernels = [
-        Argmax("first", Array("input/x", (2, 3), "float32"), x, 1),
-        Argmax("second", Array("input/x", (2, 3), "float32"), y, 1),
+        Argmax("first", Array("input:x", (2, 3), "float32"), x, 1),
+        Argmax("second", Array("input:x", (2, 3), "float32"), y, 1),
         Argmax("third", x.expanded((2, 2)), z, 1),
     ]
     found = lifetimes(kernels, [], set())
@@ -85,7 +85,7 @@ def test_a_life_lasts_until_the_last_view_is_read():
 def test_a_life_begins_with_the_first_part_that_is_written():
     whole = Array("whole", (4,), "int64")
     kernels = [
-        Argmax("first", Array("input/x", (2, 3), "float32"), whole.sliced(0, 2, 4), 1),
-        Argmax("second", Array("input/x", (2, 3), "float32"), whole.sliced(0, 0, 2), 1),
+        Argmax("first", Array("input:x", (2, 3), "float32"), whole.sliced(0, 2, 4), 1),
+        Argmax("second", Array("input:x", (2, 3), "float32"), whole.sliced(0, 0, 2), 1),
     ]
     assert lifetimes(kernels, [], set()) == [Lifetime(whole, 0, 1)]

@@ -10,10 +10,11 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
-from csrun.compiler.graph.graph import GRADIENT, LOSS, Array
+from csrun.compiler.graph.graph import LOSS, Array
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.plan.gradient_order import first_group_before_last
 from csrun.compiler.plan.visits import GroupUse, functions_of, with_frees
+from csrun.executable import GRADIENT
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.wire.messages import StepOrder

@@ -143,7 +143,7 @@ def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
                 weights.enter(number)
                 for group in visit.completes:
                     for name in state:
-                        views[f"gradient/{name}"][...] = 10
+                        views[f"gradient:{name}"][...] = 10
                     weights.settle()
                     done = -RATE * (step - 1) / np.sqrt(count)
                     np.testing.assert_allclose(np.asarray(state["dense/kernel"]), done, rtol=1e-5)

@@ -50,7 +50,7 @@ def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode
     slots.record_outputs(0, compute.outputs)
     views = wafer_views(plan, arena, store)
     gradients = {
-        p.name: views[f"gradient/{p.name}"].copy()
+        p.name: views[f"gradient:{p.name}"].copy()
         for p in plan.parameters
         if run_mode is RunMode.TRAIN
     }
