@@ -1,8 +1,9 @@
 """Losses, final weights and time of a script under test: `record` each loss, then `finish`.
 
 The result goes to the folder that CSRUN_BENCH_RESULT names. The losses of the TIMED steps are read
-in the loop. The rate is the median of those between two of them, so that steps sent ahead are in
-it, and recording and compiling the first steps, or an evaluation, are not.
+in the next step, as by a script that logs them after `optimizer.step()`. The rate is the median of
+those between two of them, so that steps sent ahead are in it, and recording and compiling the first
+steps, or an evaluation, are not.
 """
 
 import json
@@ -17,7 +18,7 @@ import torch
 
 STEPS = int(os.environ.get("CSRUN_BENCH_STEPS", "20"))
 EVERY = 3
-TIMED = range(STEPS, max(STEPS // 2 - EVERY, 1), -EVERY)
+TIMED = range(STEPS - 1, max(STEPS // 2 - EVERY - 1, 1), -EVERY)
 
 # Before the script makes its model and data.
 torch.set_default_dtype(getattr(torch, os.environ.get("CSRUN_BENCH_DTYPE", "float32")))
@@ -32,10 +33,10 @@ _times_s: list[float] = []
 
 def record(loss: torch.Tensor) -> None:
     """Keep the loss of a step, after its backward pass."""
-    _losses.append(loss.detach())
     if len(_losses) in TIMED:
         float(_losses[-1])
         _times_s.append(perf_counter())
+    _losses.append(loss.detach())
 
 
 def finish(*models: torch.nn.Module) -> None:
