@@ -186,13 +186,13 @@ def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
     )
 
 
-class _Reads(NamedTuple):
+class _CanonicalOperands(NamedTuple):
     """Flat arguments of an operator, with values by their numbers in a canonical graph."""
 
     leaves: tuple[Any, ...]
     spec: TreeSpec
 
-    def is_same(self, other: "_Reads") -> bool:
+    def is_same(self, other: "_CanonicalOperands") -> bool:
         is_like = self.spec is other.spec or self.spec == other.spec
         return is_like and are_same_values(self.leaves, other.leaves)
 
@@ -212,11 +212,11 @@ class _CanonicalGraph:
 
     def _operators(
         self, recording: Recording, needed: set[Ref]
-    ) -> Iterator[tuple[RecordedOperator, _Reads]]:
+    ) -> Iterator[tuple[RecordedOperator, _CanonicalOperands]]:
         for op in recording.operators:
             if any(r in needed for r in op.results):
                 leaves, spec = op.flat
-                reads = _Reads(tuple(map(self._numbered, leaves)), spec)
+                reads = _CanonicalOperands(tuple(map(self._numbered, leaves)), spec)
                 for ref in filter(None, op.results):
                     self._number(ref)
                 yield op, reads
