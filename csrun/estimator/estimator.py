@@ -172,13 +172,26 @@ class CerebrasEstimator:
         of another model.
         """
         _require_positive("predict", steps=steps)
+        return self._predict(input_fn, lambda batch_size: steps, checkpoint_path)
+
+    def _predict(
+        self,
+        input_fn: InputFunction,
+        steps_of: Callable[[int], int | None],
+        checkpoint_path: str | Path | None,
+    ) -> list[Prediction]:
+        """Predict. steps_of: returns the number of batches of this size; None for all."""
         path = Path(checkpoint_path) if checkpoint_path is not None else None
         found: list[Prediction] = []
 
         def take(result: StepResult) -> None:
             found.extend(map(result.of_sample, range(result.rows)))
 
-        self._run(input_fn, RunMode.PREDICT, lambda run: evaluate.predict(run, steps, path, take))
+        def lead(run: EstimatorRun) -> Results:
+            steps = steps_of(run.dataset.element_spec()[0].shape[0])
+            return evaluate.predict(run, steps, path, take)
+
+        self._run(input_fn, RunMode.PREDICT, lead)
         return found
 
     def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:

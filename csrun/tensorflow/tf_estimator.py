@@ -108,12 +108,20 @@ class CerebrasEstimator(NativeEstimator):
     ) -> Iterator[dict[str, Any]]:
         """Return the predictions of each sample.
 
-        Raises: UsageError for whole batches
+        num_samples: no more batches are read than they need
+
+        Raises: UsageError for whole batches, or without a sample
         """
         _log_ignored(hooks=hooks)
         if not yield_single_examples:
             raise UsageError("predict: yield_single_examples=False is not supported: leave it out")
-        found = super().predict(input_fn, None, checkpoint_path)
+        if num_samples is not None and num_samples < 1:
+            raise UsageError(f"predict: num_samples must be at least 1, got {num_samples}")
+
+        def steps_of(batch_size: int) -> int | None:
+            return None if num_samples is None else -(-num_samples // batch_size)
+
+        found = self._predict(input_fn, steps_of, checkpoint_path)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         return iter(
             {name: v for name, v in sample.items() if keys is None or name in keys}

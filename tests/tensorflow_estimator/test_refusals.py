@@ -378,6 +378,14 @@ def test_evaluation_has_the_metrics_of_tensorflow_and_predictions(tmp_path):
     short = [*data, (data[0][0][:7], data[0][1][:7])]
     results = estimator.evaluate(lambda: short)
     predicted = list(estimator.predict(lambda: [x for x, _ in short], predict_keys="label"))
+
+    def endless():
+        return tf.data.Dataset.from_tensor_slices(np.stack([x for x, _ in data])).repeat()
+
+    few = list(estimator.predict(endless, num_samples=19))  # of batches of 16
+    assert [each["label"] for each in few] == [each["label"] for each in predicted[:19]]
+    with pytest.raises(UsageError, match="num_samples must be at least 1, got 0"):
+        estimator.predict(lambda: data, num_samples=0)
     labels = np.concatenate([y for _, y in short])
     found = np.array([each["label"] for each in predicted])
     assert [*predicted[0]] == ["label"]
