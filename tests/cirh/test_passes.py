@@ -15,6 +15,7 @@ from csrun.cirh.ops.model import InputOp, StoredOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
+from csrun.compiler.passes.dead_code import DEAD_CODE
 from csrun.compiler.passes.matrix_sharding import MatrixSharding
 from csrun.compiler.passes.mixed_precision import MixedPrecision
 from csrun.compiler.passes.rewrite import (
@@ -24,7 +25,7 @@ from csrun.compiler.passes.rewrite import (
     Fusion,
     Splitting,
 )
-from csrun.compiler.passes.rewrite_rules import CANONICAL, DEAD_CODE, FOLDING, FUSION, SPLITTING
+from csrun.compiler.passes.rewrite_rules import CANONICAL, FOLDING, FUSION, SPLITTING
 
 CASES = sorted((Path(__file__).parent / "passes").glob("*.mlir"))
 PASSES = {

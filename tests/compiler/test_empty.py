@@ -22,6 +22,7 @@ FUNCTIONS = {
     "first axis": (lambda x: nn.sum(x, 0), lambda x: x.sum(0)),
     "kept": (lambda x: x * nn.sum(x, axis=-1, keepdims=True), lambda x: x * x.sum(-1, True)),
     "mean": (lambda x: nn.mean(x, -1), lambda x: x.mean(-1)),
+    "softmax": (nn.softmax, lambda x: x.softmax(-1)),
     "a number": (lambda x: nn.exp(nn.sum(x, range(len(x.shape)))), lambda x: x.sum().exp()),
 }
 

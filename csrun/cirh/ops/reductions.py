@@ -1,5 +1,6 @@
 """Reductions over axes."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,10 @@ class ExtremumOp(ReducingOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes without the axes, none of which may be empty."""
+        """The operand's sizes without the axes, none of which may be empty if the result is not."""
         own, dims = shape_of(types[0]), ints(properties, "dims")
         out = super().infer(types, properties)
-        if any(own[d] == 0 for d in dims):
+        if prod(shape_of(out)) and any(own[d] == 0 for d in dims):
             raise VerifyException(
                 f"cannot reduce over empty axes {list(dims)} of {text_of(types[0])}"
             )

@@ -8,9 +8,9 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
+from csrun.compiler.passes.dead_code import DEAD_CODE
 from csrun.compiler.passes.rewrite_rules import (
     CANONICAL,
-    DEAD_CODE,
     FOLDING,
     FUSION,
     SPLITTING,
@@ -121,7 +121,9 @@ class Splitting(Rewrite):
 
 @dataclass(frozen=True)
 class DeadCodeElimination(Rewrite):
-    """After: every value is read, or is an input or a parameter."""
+    """After: every value is read, or is an input or a parameter; none without elements is
+    computed.
+    """
 
     rules: Rules = DEAD_CODE
 

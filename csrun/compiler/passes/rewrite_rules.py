@@ -84,17 +84,6 @@ def replace_by_operator(op: Operation, new: Operation) -> bool:
     return replace_by_value(op, new.results[0])
 
 
-def erase_dead(op: Operation) -> bool:
-    """Erase an operator whose results nothing uses."""
-    if any(result.first_use for result in op.results):
-        return False
-    Rewriter.erase_op(op)
-    return True
-
-
-DEAD_CODE: Rules = (Rule("dead-code", PURE, erase_dead),)
-
-
 def same_shape(op: Operation) -> bool:
     """view(x) and expand(x) -> x if the shape does not change."""
     return op.operands[0].type == op.results[0].type and replace_by_value(op, op.operands[0])

@@ -185,6 +185,26 @@ def test_a_batch_without_rows_is_not_padded(tmp_path):
     )  # fmt: skip
 
 
+def by_pairs(self, h, y, mask):
+    """Contrastive: each row is a class of its own."""
+    rows = self.last(h)[mask]
+    labels = torch.arange(len(rows))
+    return functional.cross_entropy(rows @ rows.T, labels, reduction="sum") + h.mean()
+
+
+def by_partition(self, h, y, mask):
+    rows = self.last(h)[mask]
+    return (rows @ rows.T).logsumexp(1).sum() + h.mean()
+
+
+@pytest.mark.parametrize("loss_of", [by_pairs, by_partition])
+def test_pairs_of_rows_where_a_batch_has_none(tmp_path, loss_of):
+    beside(
+        lambda kit: kit.passes(lambda model, *batch: model(*batch)), tmp_path, Head(loss_of),
+        kit=Tokens, counts=(5, 0, 3, 0, 1),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("most", [1, 2, 7, 24, 1000])
 def test_at_most_half_of_the_rows_are_padding(most):
     sizes = {count: padded_count(count, most) for count in range(1, most + 1)}
