@@ -76,8 +76,7 @@ class Bench:
         """One round."""
         if name == DISK:
             self._library = self._library or disks.compiled(self._folder)
-            reference = self._reference(CONFIGURATIONS["streaming"])
-            return disks.disk_round(self._folder, seed, reference, self._library)
+            return disks.disk_round(self._folder, seed, self._reference, self._library)
         if name == "slurm" and self._cluster is None:
             self._cluster = new_testbed()
             self._resources.callback(self._cluster.stop)

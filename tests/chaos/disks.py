@@ -5,10 +5,11 @@ import os
 import random
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from chaos.configurations import CONFIGURATIONS, Results, is_over, place_of
+from chaos.configurations import CONFIGURATIONS, Configuration, Results, is_over, place_of
 from chaos.rounds import BYTES, CAUSE, CODE, HUNG, Round, end_of, finish, judge_left
 
 SOURCE = Path(__file__).with_name("failing_disk.c")
@@ -29,7 +30,9 @@ def compiled(folder: Path) -> Path:
     return library
 
 
-def disk_round(folder: Path, seed: str, reference: Results, library: Path) -> Round:
+def disk_round(
+    folder: Path, seed: str, reference_of: Callable[[Configuration], Results], library: Path
+) -> Round:
     """A training whose disk fails, and what it leaves is resumed on a sound one."""
     found = Round(f"scripts/chaos --again disk:{seed}")
     chance = random.Random(f"disk {seed}")
@@ -61,7 +64,7 @@ def disk_round(folder: Path, seed: str, reference: Results, library: Path) -> Ro
     elif ended.code and (len(ended.errors) != 1 or not _is_named(number, ended.errors[0])):
         found.blame(CAUSE, f"{what}: {ended.err}")
     judge_left(found, place, what)
-    finish(found, sound, configuration, reference)
+    finish(found, sound, configuration, reference_of(configuration))
     return found
 
 

@@ -94,7 +94,7 @@ def test_failing_disks(
 ) -> None:
     library = disks.compiled(tmp_path)
     seed = f"{SEED}.{number}"
-    found = disks.disk_round(tmp_path, seed, references(STREAMING), library)
+    found = disks.disk_round(tmp_path, seed, references, library)
     assert not found.faults, found
 
 

@@ -16,11 +16,12 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 STREAMING = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
 IMPATIENT = """
-import runpy, sys
+import sys
+from csrun.cli.entry import csrun_wse
 from csrun.launch.slurm import orphaned_node
 orphaned_node.HEARTBEAT_S, orphaned_node.SILENCE_S = 0.5, 4.0
-sys.argv[:] = sys.argv[3:]  # after this python, and -m
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+sys.argv[:] = sys.argv[3:]  # after this python, and what it would start
+csrun_wse()
 """
 
 

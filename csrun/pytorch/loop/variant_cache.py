@@ -254,8 +254,10 @@ class VariantCache:
         self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         if recorded.modes:
             self._variants[*recorded.key[:2], recorded.modes, recorded.state] = variant
-        # One of many is compiled when it runs, with the values that the loop has read by then.
-        is_later = variant.is_one_of_many and bool(self._run.stored_names)
+        # One of many is compiled when it runs, with the values that the loop has read by then;
+        # one that adds state is compiled now, because the store has the state of all programs.
+        is_stored = {*variant.recording.stored_names} <= {*self._run.stored_names}
+        is_later = variant.is_one_of_many and is_stored
         if variant.executable is None and mode is RunMode.TRAIN and not is_later:
             self._run.compile(variant)
         return variant
