@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist
-from support.jobs import STALL_S, Sandbox, until
+from support.jobs import STALL_S, Sandbox, entry_of, until
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -17,11 +17,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 STREAMING = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
 IMPATIENT = """
 import sys
-from csrun.cli.entry import csrun_wse
 from csrun.launch.slurm import orphaned_node
 orphaned_node.HEARTBEAT_S, orphaned_node.SILENCE_S = 0.5, 4.0
-sys.argv[:] = sys.argv[3:]  # after this python, and what it would start
-csrun_wse()
+sys.argv[:] = sys.argv[3:]  # after this python, and -c
+exec(sys.argv[0])
 """
 
 
@@ -131,7 +130,7 @@ def submitted(there: FcMnist, testbed: Testbed, script: str) -> str:
     assert "/csrun_wse " in script
     program = there.path / "launcher.py"
     program.write_text(IMPATIENT)
-    ours = f" {sys.executable} {program} python -m csrun.cli.csrun_wse "
+    ours = f" {sys.executable} {program} python -c '{entry_of('csrun_wse')}' "
     file = there.path / "job.sh"
     file.write_text(re.sub(r" \S+/csrun_wse ", lambda _: ours, script))
     done = subprocess.run(

@@ -56,9 +56,8 @@ class Sandbox:
         environment.pop("CSRUN_SITE", None)
         environment |= dict(self.variables)
         environment |= {"CSRUN_SITE": str(self.site)} if self.site else {}
-        entry = f"from csrun.cli.entry import {command}; {command}()"  # as its console script does
         return Started(
-            [*self.around, sys.executable, "-c", entry, *arguments],
+            [*self.around, sys.executable, "-c", entry_of(command), *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -97,6 +96,11 @@ class Sandbox:
         self.wait_for(name)
         until(lambda: bool((self.path / name).read_text()))
         return int((self.path / name).read_text())
+
+
+def entry_of(command: str) -> str:
+    """Python code that starts a command as its console script does."""
+    return f"from csrun.cli.entry import {command}; {command}()"
 
 
 def until(condition: Callable[[], bool]) -> None:
