@@ -38,7 +38,7 @@ def without_elements(op: Operation) -> bool:
     return replace_by_values(op, [constant.results[0] for constant in constants])
 
 
-def sum_of_nothing(op: Operation) -> bool:
+def sum_without_elements(op: Operation) -> bool:
     """Sum over an operand without elements -> 0."""
     if math.prod(shape_of(type_of(op.operands[0]))):
         return False
@@ -47,6 +47,6 @@ def sum_of_nothing(op: Operation) -> bool:
 
 DEAD_CODE: Rules = (
     Rule("dead-code", PURE, erase_dead),
-    Rule("sum-of-nothing", (SumOp, NllLossForwardOp), sum_of_nothing),
+    Rule("sum-without-elements", (SumOp, NllLossForwardOp), sum_without_elements),
     Rule("without-elements", PURE, without_elements),
 )

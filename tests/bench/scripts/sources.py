@@ -17,9 +17,11 @@ from case import Repository
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "csrun-bench-scripts"
 CHECKOUTS = os.environ.get("CSRUN_SCRIPTS")
 WITHOUT_DEPENDENCIES = (
+    "byol-pytorch",
+    "denoising-diffusion-pytorch",
     "timm",
     "vit-pytorch",
-)  # they need torchvision
+)  # they need torchvision, which would bring another torch
 CLONE_LIMIT_S = 120
 
 
