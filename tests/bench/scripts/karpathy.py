@@ -13,8 +13,10 @@ NANO_PATCHES = (
     setup(),
     Patch(
         "# poor man's data loader",
-        "np.random.RandomState(0).randint(0, 60, 4000).astype(np.uint16).tofile('train.bin')\n"
-        "np.random.RandomState(1).randint(0, 60, 1000).astype(np.uint16).tofile('val.bin')\n"
+        "for name, size in (('train', 4000), ('val', 1000)):\n"  # by each task of a job
+        "    tokens = np.random.RandomState(size).randint(0, 60, size).astype(np.uint16)\n"
+        "    tokens.tofile(f'{name}.{os.getpid()}')\n"
+        "    os.replace(f'{name}.{os.getpid()}', f'{name}.bin')\n"
         "os.makedirs('data', exist_ok=True)\n"
         "# poor man's data loader",
     ),
