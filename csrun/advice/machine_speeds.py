@@ -22,10 +22,9 @@ from csrun.base.files import make_private
 from csrun.base.version import installed_versions
 from csrun.context import cache_dir
 from csrun.executable import Executable, bfloat16, machine_code
-from csrun.executable.arrays import Array
+from csrun.executable.arrays import Array, empty
 from csrun.executable.bfloat16 import Products, instructions_of
 from csrun.executable.kernel_code import numpy_call
-from csrun.executable.team import empty
 from csrun.launch.preflight.installation import cpu_and_flags, disk_speed
 
 FOLDER = "machine_speeds"

@@ -70,6 +70,26 @@ class SplitBatch(tuple[Array, ...]):
         return tuple(map(np.concatenate, zip(*self.parts, strict=True)))
 
 
+def empty(nbytes: int) -> Bytes:
+    """Allocate aligned memory, uint8[nbytes].
+
+    np.empty aligns to 16 bytes only, so that each vector of 64 bytes would be in two cache lines.
+    """
+    return _from_cache_line(np.empty(nbytes + ALIGNMENT_BYTES, np.uint8), nbytes)
+
+
+def zeros(nbytes: int) -> Bytes:
+    """Allocate aligned memory filled with zeros, uint8[nbytes]; a page takes memory when it is
+    written.
+    """
+    return _from_cache_line(np.zeros(nbytes + ALIGNMENT_BYTES, np.uint8), nbytes)
+
+
+def _from_cache_line(memory: Bytes, nbytes: int) -> Bytes:
+    start = -memory.ctypes.data % ALIGNMENT_BYTES
+    return memory[start : start + nbytes]
+
+
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
     """Return an array in `memory` (uint8[n]) at a byte offset; no copy."""
     return memory[offset : offset + nbytes_of(shape, dtype)].view(dtype).reshape(shape)

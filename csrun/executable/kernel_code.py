@@ -20,7 +20,7 @@ import numpy as np
 
 from csrun.executable import bfloat16, machine_code
 from csrun.executable.archive import ARCHIVE, archive
-from csrun.executable.arrays import Array
+from csrun.executable.arrays import Array, empty
 from csrun.executable.bound_kernel import KernelBinder, Workspace
 from csrun.executable.bound_product import ProductBinder
 from csrun.executable.kernel_signature import (
@@ -37,7 +37,7 @@ from csrun.executable.products import (
     SCRATCH_BYTES,
     tile_of,
 )
-from csrun.executable.team import Team, empty, team_of
+from csrun.executable.team import Team, team_of
 
 TEXTS = ("common.ll", "kernels.ll")
 IMAGES = ("common.o", "kernels.a")

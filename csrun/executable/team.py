@@ -15,7 +15,7 @@ from threading import Thread
 
 import numpy as np
 
-from csrun.executable.arrays import ALIGNMENT_BYTES, Array
+from csrun.executable.arrays import empty
 from csrun.executable.machine_code import MachineCode
 
 #: Offsets in a pool's memory, in bytes; data written by different threads are in separate cache
@@ -24,13 +24,6 @@ NUMBER, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 2
 THREADS = SYSTEM + 16
 PARTS, PART_BYTES = 512, 64  # one part for each thread
 _JOIN_S = 1.0
-
-
-def empty(nbytes: int) -> Array:
-    """Allocate aligned memory, uint8[nbytes]."""
-    whole = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
-    start = -whole.ctypes.data % ALIGNMENT_BYTES
-    return whole[start : start + nbytes]
 
 
 @dataclass(frozen=True)

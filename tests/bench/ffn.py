@@ -15,6 +15,7 @@ from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.executable import Executable, Runtime, StepState, flat_views
+from csrun.executable.arrays import zeros
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.update_threads import UpdateThreads
 
@@ -65,7 +66,7 @@ class FeedForward:
     def update(self, threads: int = 1) -> Call:
         """AdamW's step, of all weights, as MemoryX makes it with so many threads."""
         plan = self._executable.plan
-        store = np.zeros(plan.store.nbytes, np.uint8)
+        store = zeros(plan.store.nbytes)
         for name, region in flat_views(plan, store).items():
             if name.startswith(("weights", "gradients")):
                 region[:] = np.random.default_rng(1).standard_normal(region.size)
@@ -83,8 +84,9 @@ class FeedForward:
         """The lines of kernels that are to be kept, by layer and kind, over random numbers."""
         lines = "\n".join(_kept(self._executable.program, keep))
         plan = self._executable.plan
-        memory = np.random.default_rng(1).standard_normal(plan.arena_bytes // 4 + 1).astype("f")
-        arena = memory.view(np.uint8)[: plan.arena_bytes]
+        arena = zeros(plan.arena_bytes)
+        numbers = arena[: len(arena) // 4 * 4].view("f")
+        numbers[:] = np.random.default_rng(1).standard_normal(numbers.size)
         program, runtime = replace(self._executable, program=lines), Runtime(0, threads=threads)
         visits = program.wafer_program(arena, arena[: plan.store.nbytes], runtime).visits
         step = StepState()

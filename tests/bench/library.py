@@ -30,8 +30,8 @@ from csrun.compiler.kernels.normalization import BACKWARD, FORWARD, Norm
 from csrun.compiler.kernels.rotary import Rotary
 from csrun.compiler.kernels.softmax import Softmax
 from csrun.executable import StepState, machine_code
+from csrun.executable.arrays import empty
 from csrun.executable.products import EXPORTED, tile_of
-from csrun.executable.team import empty
 from csrun.kernels import random, rotary
 
 ROUNDS, SECONDS = 15, 0.02  # of a side in each round

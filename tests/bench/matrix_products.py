@@ -6,6 +6,7 @@ from time import thread_time
 
 import numpy as np
 from result import Result, interleaved
+from support.aligned_arrays import normal, zeros_of
 from support.matrix_products import machine_of, plan_of
 
 from csrun.executable import machine_code
@@ -17,24 +18,11 @@ AT_LEAST = 0.97  # of OpenBLAS, of products of more than 0.1 GFLOP
 Call = Callable[[], object]
 
 
-def _empty(*shape: int) -> np.ndarray:
-    """Aligned as csrun's arrays are."""
-    whole = np.zeros(int(np.prod(shape)) + 16, np.float32)
-    start = -whole.ctypes.data % 64 // 4
-    return whole[start : start + int(np.prod(shape))].reshape(shape)
-
-
-def _normal(*shape: int) -> np.ndarray:
-    array = _empty(*shape)
-    array[...] = np.random.default_rng(sum(shape)).standard_normal(shape)
-    return array
-
-
 def operands() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """A feed-forward block of GPT and its gradients, layers of FC-MNIST, heads of attention."""
-    x, up, down, h = (_normal(*s) for s in ((1024, 384), (384, 1536), (1536, 384), (1024, 1536)))
-    pixels, first, y, second = (_normal(*s) for s in ((128, 784), (784, 50), (128, 50), (50, 50)))
-    q, k, weights = _normal(24, 256, 64), _normal(24, 256, 64), _normal(24, 256, 256)
+    x, up, down, h = (normal(*s) for s in ((1024, 384), (384, 1536), (1536, 384), (1024, 1536)))
+    pixels, first, y, second = (normal(*s) for s in ((128, 784), (784, 50), (128, 50), (50, 50)))
+    q, k, weights = normal(24, 256, 64), normal(24, 256, 64), normal(24, 256, 256)
     return {
         "[1024, 384] x [384, 1536]": (x, up),
         "[1024, 1536] x [1536, 384]": (h, down),
@@ -50,10 +38,10 @@ def operands() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def product_calls(a: np.ndarray, b: np.ndarray) -> dict[str, Call]:
     """Both sides of a product; a step of csrun's is one call of all of its rows."""
-    out, other = (_empty(*a.shape[:-1], b.shape[-1]) for _ in range(2))
+    out, other = (zeros_of(*a.shape[:-1], b.shape[-1]) for _ in range(2))
     tile = tile_of(machine_code.host())
-    packed = _empty(plan_of(a, b, out, False, 0, tile, threads=1).packed_bytes // 4)
-    scratch = _empty(SCRATCH_BYTES // 4)
+    packed = zeros_of(plan_of(a, b, out, False, 0, tile, threads=1).packed_bytes // 4)
+    scratch = zeros_of(SCRATCH_BYTES // 4)
     steps, memory = [], [out, packed, scratch]
     for step in plan_of(a, b, out, False, packed.ctypes.data, tile, threads=1).steps:
         words = (c_int64 * len(step.words))(scratch.ctypes.data, *step.words[1:])

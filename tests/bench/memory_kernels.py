@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from ffn import FACTOR, FeedForward
 from result import Result, interleaved
+from support.aligned_arrays import normal, zeros_of
 from support.kernels import bound
 
 from csrun.compiler.graph.array import Array
@@ -97,10 +98,6 @@ def _arrays(names: Sequence[str], *shape: int) -> list[Array]:
     return [Array(name, shape, "float32") for name in names]
 
 
-def _normal(*shape: int) -> Any:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
-
-
 def _norms(torch: Any, rows: int = 4096, size: int = 1024) -> list[Moving]:
     x, grad, out, dx = _arrays(("x", "grad", "out", "dx"), rows, size)
     mean, rstd = _arrays(("mean", "rstd"), rows)
@@ -109,7 +106,7 @@ def _norms(torch: Any, rows: int = 4096, size: int = 1024) -> list[Moving]:
     forward = Norm("norm", (x, weight, bias), (out, mean, rstd), FORWARD[name], 1e-5, Phase.FORWARD)
     operands, kind = (grad, x, mean, rstd, weight), BACKWARD[f"{name}_backward"]
     backward = Norm("norm", operands, (dx, dw, db), kind, None, Phase.BACKWARD)
-    values = {a.name: _normal(*a.shape) for a in (x, grad, weight, bias, mean, rstd)}
+    values = {a.name: normal(*a.shape) for a in (x, grad, weight, bias, mean, rstd)}
     leaves = [torch.from_numpy(values[a.name]).requires_grad_() for a in (x, weight, bias)]
     function, plain = torch.nn.functional.layer_norm, [leaf.detach() for leaf in leaves]
     y, slope = function(leaves[0], (size,), *leaves[1:]), torch.from_numpy(values["grad"])
@@ -124,10 +121,11 @@ def _norms(torch: Any, rows: int = 4096, size: int = 1024) -> list[Moving]:
 
 def _softmaxes(torch: Any, rows: int = 4096, size: int = 1024) -> list[Moving]:
     x, grad, y, out = _arrays(("x", "grad", "y", "out"), rows, size, 1)
-    leaf = torch.from_numpy(_normal(rows, size)).requires_grad_()
+    leaf = torch.from_numpy(normal(rows, size)).requires_grad_()
     result, plain = torch.softmax(leaf, 1), leaf.detach()
-    values = {"x": plain.numpy()[..., None], "grad": _normal(rows, size, 1)}
-    values["y"] = result.detach().numpy()[..., None]
+    values = {"x": plain.numpy()[..., None], "grad": normal(rows, size, 1)}
+    values["y"] = zeros_of(rows, size, 1)
+    values["y"][...] = result.detach().numpy()[..., None]
     slope = torch.from_numpy(values["grad"][..., 0])
     forward = Softmax("softmax", "softmax", (x,), out, Phase.FORWARD)
     backward = Softmax("softmax", "softmax_backward", (grad, y), out, Phase.BACKWARD)
@@ -144,8 +142,8 @@ def _gelu(torch: Any) -> list[Moving]:
     """Bias and gelu by tanh; its slope is written for the way back."""
     block = FeedForward(2048, 512, "llvm")
     shape = block.rows, FACTOR * block.size
-    leaves = [torch.from_numpy(a).requires_grad_() for a in (_normal(*shape), _normal(shape[1]))]
-    slope = torch.from_numpy(_normal(*shape))
+    leaves = [torch.from_numpy(a).requires_grad_() for a in (normal(*shape), normal(shape[1]))]
+    slope = torch.from_numpy(normal(*shape))
 
     def theirs() -> None:
         y = torch.nn.functional.gelu(leaves[0] + leaves[1], approximate="tanh")
@@ -156,7 +154,10 @@ def _gelu(torch: Any) -> list[Moving]:
 
 
 def _cross_entropy(torch: Any, rows: int = 256, classes: int = 50257) -> list[Moving]:
-    logits, labels = _normal(rows, classes), np.random.default_rng(1).integers(0, classes, rows)
+    logits, labels = (
+        normal(rows, classes),
+        np.random.default_rng(1).integers(0, classes, rows),
+    )
     x, gradient = _arrays(("logits", "gradient"), rows, classes)
     of_labels = Array("labels", (rows,), "int64")
     parts = LossOperands(x, of_labels, -100, 0.0, None, True, "loss", "loss")

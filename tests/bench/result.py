@@ -2,9 +2,12 @@
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping
 
 import msgspec
+
+PAUSE_S = 0.02
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -46,10 +49,12 @@ class Result(msgspec.Struct, frozen=True):
 def interleaved(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Median of each side over rounds in which every side runs once, in turn.
 
-    What disturbs the machine for a while disturbs all sides alike.
+    What disturbs the machine for a while disturbs all sides alike. Each side starts when the
+    threads of the one before no longer spin: PyTorch's do for some milliseconds.
     """
     values: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, measure in sides.items():
+            time.sleep(PAUSE_S)
             values[name].append(measure())
     return {name: statistics.median(found) for name, found in values.items()}

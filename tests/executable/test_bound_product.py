@@ -9,11 +9,12 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 
 from csrun.compiler.emit.llvm.module import common_text
 from csrun.executable import machine_code
+from csrun.executable.arrays import empty
 from csrun.executable.bound_kernel import Workspace
 from csrun.executable.bound_product import InputProduct, ProductBinder
 from csrun.executable.kernel_signature import KernelArray, ProductSignature
 from csrun.executable.products import AVX2, PACKED_BYTES, SCRATCH_BYTES
-from csrun.executable.team import BoundCall, Team, empty
+from csrun.executable.team import BoundCall, Team
 
 M, K, N = 100, 700, 300
 RANDOM = np.random.default_rng(1)

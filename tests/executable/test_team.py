@@ -12,6 +12,7 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 
 from csrun.compiler.emit.llvm.team import DECLARED, TEAM_CODE
 from csrun.executable import machine_code, team
+from csrun.executable.arrays import empty
 
 #: Counts each row that it computes, and adds up how often it was called.
 COUNTING = """
@@ -118,7 +119,7 @@ def test_helpers_that_sleep_are_woken(code):
 
 def test_a_thread_computes_its_part_and_then_what_others_have_left(code):
     """Half of what is left at a time: its own from the front, those of others from the back."""
-    memory = team.empty(team.PARTS + 2 * team.PART_BYTES)
+    memory = empty(team.PARTS + 2 * team.PART_BYTES)
     memory[:] = 0
     memory[team.THREADS :].view(np.uint64)[0] = 2  # a helper that has no CPU
     log = np.zeros((64, 2), np.int64)
@@ -134,16 +135,16 @@ def test_a_thread_computes_its_part_and_then_what_others_have_left(code):
 def test_helpers_compute_parts_of_their_own(code):
     found = team.Team(code, 2)
     calls = np.zeros(2, np.int64)
-    rows = np.zeros((2, 4096), np.int64)
+    rows = np.zeros((2, 1 << 20), np.int64)  # takes longer than to wake a helper
     words = [(c_void_p * 2)(rows[n].ctypes.data, calls[n:].ctypes.data) for n in range(2)]
-    job = team.Job(code.address("count"), [addressof(each) for each in words], 4096, 16)
+    job = team.Job(code.address("count"), [addressof(each) for each in words], 1 << 20, 16)
     call = team.bind_jobs(code, found, [job])
 
     def is_shared():
         rows[:] = 0
         call()
         assert (rows.sum(axis=0) == 1).all()
-        return rows[0, 0] and rows[1, 2048]  # the first rows of both parts
+        return rows[0, 0] and rows[1, 1 << 19]  # the first rows of both parts
 
     wait_until(is_shared)
     found.close()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from support.aligned_arrays import zeros_of
 
 from csrun.compiler.emit.codegen import HEAD, REDUCTIONS, numpy_names
 from csrun.compiler.emit.kernel_functions import KernelFunctions
@@ -18,8 +19,9 @@ def bound(kernels, given, form="numpy", threads=1):
     arrays = dict(given)
     for kernel in kernels:
         for array in (*kernel.reads, *kernel.writes, *kernel.scratch):
-            filled = np.full(array.whole, np.nan if "float" in array.dtype else 1, array.dtype)
-            arrays.setdefault(array.name, filled)
+            if array.name not in arrays:
+                arrays[array.name] = zeros_of(*array.whole, dtype=array.dtype)
+                arrays[array.name][...] = np.nan if "float" in array.dtype else 1
     names = Names({name: array.shape for name, array in arrays.items()}, [])
     functions = KernelFunctions(kernels)
     lines = [line for kernel in kernels for line in functions.emit(kernel, names.of)]

@@ -25,6 +25,7 @@ from csrun.executable import (
     state_views,
     wafer_views,
 )
+from csrun.executable.arrays import zeros
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.store_initialization import initialize
@@ -200,9 +201,9 @@ class Machine:
         self, executable: Executable, parameters: dict[str, np.ndarray], threads: int = 1
     ) -> None:
         self.plan = plan = executable.plan
-        self.arena = _zeros(plan.arena_bytes)
+        self.arena = zeros(plan.arena_bytes)
         inside = plan.store_in_arena
-        self.store = self.arena[: plan.store.nbytes] if inside else _zeros(plan.store.nbytes)
+        self.store = self.arena[: plan.store.nbytes] if inside else zeros(plan.store.nbytes)
         self.state = state_views(plan, self.store)
         initialize(plan, self.state, seed=0)
         for name, value in parameters.items():
@@ -274,10 +275,3 @@ class Machine:
             source = self.store[base + group.offset_bytes :][: group.nbytes]
             slot = self.arena[group.slot_offset_bytes :][: group.nbytes]
             slot[...] = source
-
-
-def _zeros(nbytes: int) -> np.ndarray:
-    """Zeroed bytes that start on a cache line, as the runtime's do."""
-    raw = np.zeros(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes]

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from time import perf_counter
 
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
-from csrun.executable.arrays import Array, Batch, Bytes
+from csrun.executable.arrays import Array, Batch, Bytes, zeros
 from csrun.executable.bind import store_of
 from csrun.executable.store_places import gradient_views
 from csrun.executable.threads import threads_of
@@ -107,9 +106,7 @@ class CpuProgram:
         weights: Weights = ResidentWeights(updates, sent)
         if not plan.store_in_arena:
             weights = InProcessStreamedWeights(plan, Slots(plan, arena, sent), updates)
-        self._results = ResultSlots(
-            plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
-        )
+        self._results = ResultSlots(plan, zeros(result_slots(plan) * result_slot_bytes(plan)))
         recorder = memory.recorder if plan.run_mode is RunMode.TRAIN else SpanRecorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
         # otherwise there are no waits to measure
@@ -173,10 +170,8 @@ class CpuMachine(CpuProgram):
     ) -> None:
         started = perf_counter()
         plan = executable.plan
-        arena = np.zeros(plan.arena_bytes, np.uint8)
-        store = store_of(
-            plan, arena, None if plan.store_in_arena else np.zeros(plan.store.nbytes, np.uint8)
-        )
+        arena = zeros(plan.arena_bytes)
+        store = store_of(plan, arena, None if plan.store_in_arena else zeros(plan.store.nbytes))
         self.arena_bytes = plan.arena_bytes
         self.state = state_views(plan, store)
         self.numbers = numbers_view(plan, store)
@@ -197,7 +192,7 @@ class CpuMachine(CpuProgram):
         if plan.arena_bytes > len(memory.arena):
             # Earlier programs keep their arena. A store at the front of this one is never touched,
             # so it takes no memory.
-            memory.arena = np.zeros(plan.arena_bytes, np.uint8)
+            memory.arena = zeros(plan.arena_bytes)
             self.arena_bytes = plan.arena_bytes
         return CpuProgram(executable, memory, self._fed(plan, feed))
 

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
-from csrun.executable.arrays import Batch, ReusedBatch, SplitBatch
+from csrun.executable.arrays import Array, Batch, ReusedBatch, SplitBatch, empty, nbytes_of, view
 from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, BatchCounts, RingReader
@@ -203,6 +202,10 @@ def _text(spec: InputSpec) -> str:
     return f"{spec.name} {spec.dtype}{list(spec.shape)}"
 
 
+def _aligned_array(spec: InputSpec) -> Array:
+    return view(empty(nbytes_of(spec.shape, spec.dtype)), 0, spec.shape, spec.dtype)
+
+
 class InProcessSource:
     """Data set of this process, through one slot with the same checks and conversions.
 
@@ -217,7 +220,7 @@ class InProcessSource:
         settings: RunSettings,
         last: int | None = None,
     ) -> None:
-        self._slot = ReusedBatch(np.empty(spec.shape, spec.dtype) for spec in inputs)
+        self._slot = ReusedBatch(_aligned_array(spec) for spec in inputs)
         numbers = BatchNumbers(first, last=last)
         self._maker = BatchMaker(dataset, inputs, numbers, settings, "this process")
         self._use = _UseCounter()
