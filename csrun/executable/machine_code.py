@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from ctypes import CFUNCTYPE
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from csrun.executable.archive import is_archive, members
@@ -18,6 +19,7 @@ REQUIRED = ("fma", "avx2")  # without FMA instructions a fused multiply-add is a
 SPEED_LEVEL = 2
 LEFT_OUT = ("loop_vectorization", "slp_vectorization", "loop_unrolling")
 _INTERNAL = "define internal "
+_WAYS_FILE = Path("/sys/devices/system/cpu/cpu0/cache/index0/ways_of_associativity")
 _FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
 _GLOBAL = re.compile(r"^((?:declare [^@\n]*)?@([\w.]+).*)$", re.MULTILINE)
 _NAME = re.compile(r"@([\w.]+)")
@@ -86,6 +88,17 @@ def host() -> str:
     """Return the host's CPU and its features, which object files are built for."""
     binding = _binding()
     return f"{binding.get_host_cpu_name()} {_features(binding)}"
+
+
+@cache
+def cache_ways() -> int:
+    """Return the lines in a set of this host's L1 data cache; 8, the least of CPUs with AVX2, if
+    the system does not say.
+    """
+    try:
+        return int(_WAYS_FILE.read_text())
+    except (OSError, ValueError):
+        return 8
 
 
 def host_text(text: str) -> str:

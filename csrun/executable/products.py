@@ -11,6 +11,9 @@ arguments is the address of the calling thread's scratch, which the caller puts 
     product.share     rows: those of C, as product.multiply; each thread packs B for itself
         scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds,
         address of the team's job number, number of the job that B was packed for last
+    product.columns   rows: columns of C, of which each thread packs those of B;
+        `product.columns.words`: of words
+        as product.share, whether each thread packs A first, or reads it as it is
     product.batch     rows: items of a batch, in two axes, the inner one of `inner` items
         scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
         a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
@@ -20,21 +23,26 @@ are numbers of bfloat16, as words or float32: `pairs.pack` and so on for AVX512-
 so on for AMX-BF16.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from csrun.base.half_formats import WORD
+from csrun.executable.machine_code import cache_ways
+from csrun.executable.product_form import BatchAxis, ProductForm, form_of
 from csrun.executable.product_operand import ProductOperand
 
 EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
 BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C
 BLOCK_ROWS = 96  # of A, packed at a time
+BLOCK_COLUMNS = 128  # of B, packed at a time by a thread that computes columns; so few that A is
+# read as it is
+OWN_A_FLOATS = 15 << 16  # at most, of an A that each thread packs for itself
 _BATCH_FLOATS = 1 << 16  # of an item's B, packed in a thread's scratch
-_OWN_FLOATS = 1 << 19  # at most, of a B that each thread packs for itself even for few rows of C
-_OWN_ROWS, _MOST_OWN_FLOATS = 384, 1 << 21  # of C for each thread, and of a larger B
+_OWN_FLOATS = 1 << 19  # at most, of a B that each thread packs for itself
+_PAGE_BYTES = 4096  # addresses so far apart are in one set of the L1 cache
 PACKED_BYTES = 4 << 20  # at most, of B that is packed at a time
 ROWS_BYTES = 4 * BLOCK_K * BLOCK_ROWS  # of A, packed for a block of k
 SCRATCH_BYTES = ROWS_BYTES + PACKED_BYTES  # of each thread: rows of A, then columns of B
@@ -127,14 +135,7 @@ def plan_product(
     job_number: the address of their team's.
     Shapes: a [..., m, k], b [..., k, n], out [..., m, n]; leading axes of a and b broadcast
     """
-    operands = (a, b, out)
-    if any(len(o.shape) < 2 or not prod(o.shape) for o in operands):
-        return None
-    if any(o.dtype != "float32" for o in (a, out)) or b.dtype not in ("float32", WORD):
-        return None
-    if not out.is_distinct or any(_overlap(out, operand) for operand in (a, b)):
-        return None
-    form = _form(a, b, out, adds)
+    form = form_of(a, b, out, adds)
     if form is None or (b.dtype == WORD and not (form.b_size == b.size and not form.axes)):
         return None
     steps = tuple(_steps(form, packed, tile, threads, job_number))
@@ -146,126 +147,8 @@ def plan_product(
     return ProductPlan(steps, 4 * max(needed, default=0))
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """An axis of a batch: its size, and strides of the three operands."""
-
-    size: int
-    a: int
-    b: int
-    c: int
-
-    def merged(self, inner: "_Axis") -> "_Axis | None":
-        """This axis with the next one as one axis."""
-        pairs = ((self.a, inner.a), (self.b, inner.b), (self.c, inner.c))
-        if all(outer == stride * inner.size for outer, stride in pairs):
-            return replace(inner, size=self.size * inner.size)
-        return None
-
-
-@dataclass(frozen=True)
-class _Form:
-    """A batch of products of which C has columns that are consecutive."""
-
-    a: int
-    b: int
-    c: int
-    m: int
-    n: int
-    k: int
-    a_row: int
-    a_k: int
-    b_k: int
-    b_col: int
-    c_row: int
-    adds: bool
-    axes: tuple[_Axis, ...] = ()
-    b_size: int = 4  # bytes of an element
-
-    @property
-    def work(self) -> int:
-        """Multiplications of an item."""
-        return self.m * self.n * self.k
-
-    def item(self, places: Sequence[int]) -> "_Form":
-        """The product, or the batch, at these places of the first axes."""
-        at = list(zip(places, self.axes, strict=False))
-        return replace(
-            self,
-            a=self.a + 4 * sum(n * axis.a for n, axis in at),
-            b=self.b + 4 * sum(n * axis.b for n, axis in at),
-            c=self.c + 4 * sum(n * axis.c for n, axis in at),
-            axes=self.axes[len(at) :],
-        )
-
-
-def _overlap(x: ProductOperand, y: ProductOperand) -> bool:
-    (x_first, x_end), (y_first, y_end) = x.span, y.span
-    return x_first < y_end and y_first < x_end
-
-
-def _form(a: ProductOperand, b: ProductOperand, out: ProductOperand, adds: bool) -> _Form | None:
-    """The product, transposed if rows of `out` are consecutive; its axes merged."""
-    (m, k), n = a.shape[-2:], b.shape[-1]
-    if b.shape[-2] != k or out.shape[-2:] != (m, n):
-        return None
-    lead = out.shape[:-2]
-    of_a, of_b = _lead_strides(a, lead), _lead_strides(b, lead)
-    if of_a is None or of_b is None:
-        return None
-    axes = [
-        _Axis(*each) for each in zip(lead, of_a, of_b, out.strides[:-2], strict=True) if each[0] > 1
-    ]
-    (a_row, a_k), (b_k, b_col), (c_row, c_col) = a.strides[-2:], b.strides[-2:], out.strides[-2:]
-    if n == 1 or c_col == 1:
-        form = _Form(
-            a.address, b.address, out.address, m, n, k, a_row, a_k, b_k, b_col, c_row, adds
-        )
-        form = replace(form, b_size=b.size)
-    elif m == 1 or c_row == 1:
-        axes = [replace(axis, a=axis.b, b=axis.a) for axis in axes]
-        form = _Form(
-            b.address, a.address, out.address, n, m, k, b_col, b_k, a_k, a_row, c_col, adds
-        )
-    else:
-        return None
-    return _merged(replace(form, axes=tuple(axes)))
-
-
-def _lead_strides(operand: ProductOperand, lead: Sequence[int]) -> list[int] | None:
-    """Strides of the leading axes, 0 where they are broadcast."""
-    own = len(operand.shape) - 2
-    if own > len(lead):
-        return None
-    found = [0] * (len(lead) - own)
-    for n, stride, size in zip(
-        operand.shape[:-2], operand.strides, lead[len(found) :], strict=False
-    ):
-        if n not in (1, size):
-            return None
-        found.append(stride if n > 1 else 0)
-    return found
-
-
-def _merged(form: _Form) -> _Form:
-    """Axes that are one, and rows of a batch with one B."""
-    axes: list[_Axis] = []
-    for axis in form.axes:
-        joined = axes[-1].merged(axis) if axes else None
-        axes[-1:] = [joined] if joined else [*axes[-1:], axis]
-    while axes and not axes[-1].b:
-        last = axes[-1]
-        if form.m == 1:  # its rows are as far apart as the items
-            form = replace(form, a_row=last.a, c_row=last.c)
-        elif last.a != form.m * form.a_row or last.c != form.m * form.c_row:
-            break
-        form = replace(form, m=form.m * last.size)
-        axes.pop()
-    return replace(form, axes=tuple(axes))
-
-
 def _steps(
-    form: _Form, packed: int, tile: Tile, threads: int, job_number: int
+    form: ProductForm, packed: int, tile: Tile, threads: int, job_number: int
 ) -> Iterator[ProductStep]:
     items = prod(axis.size for axis in form.axes)
     is_batch = items > 1 and tile.depth(form.k) * tile.columns <= _BATCH_FLOATS
@@ -277,29 +160,56 @@ def _steps(
             yield from _matrix_steps(form.item(places), packed, tile, threads, job_number)
 
 
-def _is_packed_by_each(form: _Form, tile: Tile, threads: int) -> bool:
+def _is_packed_by_each(form: ProductForm, tile: Tile, threads: int) -> bool:
     """Return whether each thread packs B for itself: to fetch what another packed takes longer."""
     if threads == 1 or form.b_size != 4 or form.work < threads * _LEAST_WORK:
         return False
-    floats = tile.depth(form.k) * _padded(form.n, tile)
-    rows = 2 * tile.rows if floats <= _OWN_FLOATS else _OWN_ROWS
-    return floats <= _MOST_OWN_FLOATS and form.m >= threads * rows
+    is_small = tile.depth(form.k) * _padded(form.n, tile) <= _OWN_FLOATS
+    return is_small and form.m >= threads * 2 * tile.rows
 
 
-def _share_step(form: _Form, tile: Tile, threads: int, job_number: int) -> ProductStep:
-    words = (
-        *(0, form.a, form.a_row, form.a_k, form.b, form.b_k, form.b_col, form.c, form.c_row),
-        *(form.m, form.n, form.k, int(form.adds), job_number, 0),
-    )
+def _is_read_in_place(form: ProductForm, tile: Tile) -> bool:
+    """Return whether A can be read as it is: a row's numbers are consecutive, and the lines of a
+    tile's rows do not drive each other out of the L1 cache.
+    """
+    places = _PAGE_BYTES // gcd(4 * form.a_row, _PAGE_BYTES)
+    return tile.numbers == 1 and form.a_k == 1 and -(-tile.rows // places) <= cache_ways()
+
+
+def _share_step(form: ProductForm, tile: Tile, threads: int, job_number: int) -> ProductStep:
     rows = tile.rows * -(-_LEAST_WORK // (_padded(form.n, tile) * form.k * tile.rows))
     each = form.m // (rows * threads)  # chunks of a thread
     if each < _CHUNKS:  # as many for each of them
         rows = -(-form.m // (threads * max(each, 1)))
+    words = (*_operands(form), job_number, 0)
     return ProductStep(f"{tile.prefix}.share", words, form.m, rows)
 
 
-def _batch_step(form: _Form, tile: Tile) -> ProductStep:
-    outer, inner = (_Axis(1, 0, 0, 0), *form.axes)[-2:]
+def _columns_steps(
+    form: ProductForm, tile: Tile, packs: bool, job_number: int
+) -> Iterator[ProductStep]:
+    """Steps in which threads divide the columns of C; packs: whether each packs A first, of as many
+    numbers of k as it has room for.
+    """
+    rows = -(-form.m // tile.rows) * tile.rows
+    depth = tile.numbers * OWN_A_FLOATS // rows // BLOCK_K * BLOCK_K if packs else form.k
+    chunk = tile.columns * -(-_LEAST_WORK // (form.m * min(depth, form.k) * tile.columns))
+    function = f"{tile.prefix}.columns{'' if form.b_size == 4 else '.words'}"
+    for step in range(0, form.k, depth):
+        words = (*_operands(form.of_k(step, depth)), job_number, 0, int(packs))
+        yield ProductStep(function, words, form.n, chunk)
+
+
+def _operands(form: ProductForm) -> tuple[int, ...]:
+    """The first words of the arguments of `product.share` and `product.columns`."""
+    return (
+        *(0, form.a, form.a_row, form.a_k, form.b, form.b_k, form.b_col, form.c, form.c_row),
+        *(form.m, form.n, form.k, int(form.adds)),
+    )
+
+
+def _batch_step(form: ProductForm, tile: Tile) -> ProductStep:
+    outer, inner = (BatchAxis(1, 0, 0, 0), *form.axes)[-2:]
     columns = _BATCH_FLOATS // tile.depth(form.k) // tile.columns * tile.columns
     words = (
         *(0, form.a, form.b, form.c, inner.size),
@@ -312,31 +222,42 @@ def _batch_step(form: _Form, tile: Tile) -> ProductStep:
 
 
 def _matrix_steps(
-    form: _Form, packed: int, tile: Tile, threads: int, job_number: int
+    form: ProductForm, packed: int, tile: Tile, threads: int, job_number: int
+) -> Iterator[ProductStep]:
+    """Rows of C are divided among threads, or columns, if there are enough of them."""
+    has_columns = form.n >= threads * BLOCK_COLUMNS
+    rows = -(-form.m // tile.rows) * tile.rows
+    if has_columns and _is_read_in_place(form, tile):
+        yield from _columns_steps(form, tile, False, job_number)
+    elif threads > 1 and has_columns and rows < form.n and rows * BLOCK_K <= OWN_A_FLOATS:
+        yield from _columns_steps(form, tile, True, job_number)
+    elif _is_packed_by_each(form, tile, threads):
+        yield _share_step(form, tile, threads, job_number)
+    else:
+        yield from _packed_steps(form, packed, tile, threads)
+
+
+def _packed_steps(
+    form: ProductForm, packed: int, tile: Tile, threads: int
 ) -> Iterator[ProductStep]:
     """Steps for each block of columns and group of blocks of k."""
     most = tile.numbers * PACKED_BYTES // 4
     columns = min(_padded(form.n, tile), most // BLOCK_K)
     depth = max(most // columns // BLOCK_K, 1) * BLOCK_K
-    is_packed_by_each = _is_packed_by_each(form, tile, threads)
     for column in range(0, form.n, columns):
+        block = replace(
+            form,
+            b=form.b + form.b_size * column * form.b_col,
+            c=form.c + 4 * column,
+            n=min(columns, form.n - column),
+        )
         for step in range(0, form.k, depth):
-            block = replace(
-                form,
-                a=form.a + 4 * step * form.a_k,
-                b=form.b + form.b_size * (column * form.b_col + step * form.b_k),
-                c=form.c + 4 * column,
-                n=min(columns, form.n - column),
-                k=min(depth, form.k - step),
-                adds=form.adds or step > 0,
-            )
-            if is_packed_by_each:
-                yield _share_step(block, tile, threads, job_number)
-            else:
-                yield from _shared_steps(block, packed, tile, threads)
+            yield from _shared_steps(block.of_k(step, depth), packed, tile, threads)
 
 
-def _shared_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
+def _shared_steps(
+    form: ProductForm, packed: int, tile: Tile, threads: int
+) -> Iterator[ProductStep]:
     """All threads pack B together, then they multiply."""
     each = _columns_of_chunk(form.n, form.k, tile, threads)
     pack = f"{tile.prefix}.pack{'' if form.b_size == 4 else '.words'}"

@@ -74,18 +74,21 @@ def test_a_product_has_the_same_bits_with_any_number_of_threads(workspace):
     assert_near(out, EXACT)
 
 
-def test_a_large_matrix_has_the_same_bits_with_any_number_of_threads(workspace):
-    """Two and three threads pack it each for itself, in blocks of k."""
-    shapes = (1152, 1100), (1100, 1000)
+@pytest.mark.parametrize("m", [500, 1152])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_large_product_has_the_same_bits_with_any_number_of_threads(workspace, m, is_transposed):
+    """Threads divide columns and read A or pack it, or pack a B that is not larger together."""
+    shapes = (m, 1100), (1100, 1000)
     a, b = (np.random.default_rng(2).standard_normal(shape).astype("f") for shape in shapes)
-    out = np.full((1152, 1000), np.nan, np.float32)
+    a = np.asfortranarray(a) if is_transposed else a
+    out = np.full((m, 1000), np.nan, np.float32)
     run = binder(workspace, a, b, out)(a, b, out)
-    share = workspace.code.address("product.share")
-    shares = [job.rows for job in run.jobs if job.function == share]
-    assert shares == ([] if workspace.team is None else [1152, 1152])
+    code, has_team = workspace.code, workspace.team is not None
+    columns = not is_transposed or (has_team and m == 500)
+    assert (run.jobs[-1].function == code.address("product.columns")) == columns
     for _ in range(3):
         run()
-        assert BITS.setdefault("large", out.tobytes()) == out.tobytes()
+        assert BITS.setdefault((m, is_transposed), out.tobytes()) == out.tobytes()
     np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-3)
 
 

@@ -80,7 +80,10 @@ def multiply(
     threads: int = 2,
     half: HalfFormat | None = None,
 ) -> None:
-    """Write out = a @ b, or add to it; `chunks` gives the rows of a chunk that is multiplied."""
+    """Write out = a @ b, or add to it.
+
+    chunks: gives the rows of a chunk that is multiplied, or columns, up to whole panels
+    """
     needed = plan_of(a, b, out, adds, 0, tile, threads)
     assert needed is not None
     packed, scratch = Guarded(needed.packed_bytes, at_end), Guarded(SCRATCH_BYTES, at_end)
@@ -89,6 +92,8 @@ def multiply(
     for step in plan.steps:
         words = (c_int64 * len(step.words))(scratch.memory.ctypes.data, *step.words[1:])
         chunk = step.chunk if ".pack" in step.function else chunks(step.chunk)
+        if ".columns" in step.function:
+            chunk = -(-chunk // tile.columns) * tile.columns
         run = machine_of(tile, half).function(step.function, c_void_p, c_int64, c_int64)
         for first in range(0, step.rows, chunk):
             run(addressof(words), first, min(first + chunk, step.rows))

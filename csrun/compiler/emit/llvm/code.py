@@ -284,7 +284,9 @@ class Code:
         return self.make(kind, f"load {kind.ir}, ptr {slot}")
 
     @contextmanager
-    def loop(self, first: LaneValue, last: LaneValue, step: int = 1) -> Iterator[LaneValue]:
+    def loop(
+        self, first: LaneValue, last: LaneValue, step: int | LaneValue = 1
+    ) -> Iterator[LaneValue]:
         """Loop over numbers from `first` on, in steps of `step`, below `last`."""
         head, body, end = (self.new_name(stem) for stem in ("head", "body", "end"))
         counter = self.slot(first)
@@ -295,7 +297,8 @@ class Code:
         self.lines.append(f"  br {goes_on}, label %{body}, label %{end}")
         self._label(body)
         yield number
-        self.set(counter, self.op("add", number, index(step)))
+        by = index(step) if isinstance(step, int) else step
+        self.set(counter, self.op("add", number, by))
         self._branch(head)
         self._label(end)
 

@@ -52,7 +52,8 @@ class BlockPanel:
 class PartWriter:
     """Writes `product.part`: `product.rows` for some of the columns, from the first of a panel on.
 
-    For a block of rows and one of k: panel by panel, tile by tile.
+    For a block of rows and one of k: panel by panel, tile by tile. Rows of A are packed first, or
+    the address is that of panels of all rows, for at most BLOCK_K numbers of k.
     """
 
     def __init__(self, code: Code, tile: Tile) -> None:
@@ -70,15 +71,14 @@ class PartWriter:
             depth = at_most(code, code.op("sub", k, step), BLOCK_K)
             a = address_at(code, "%a", (row, argument("a_row")), (step, argument("a_k")))
             c = address_at(code, "%c", (row, argument("c_row")))
-            self._packs = self._is_packed(depth)
             lanes = panel_lanes(code, depth, self._tile)
-            block = ProductBlock(step, rows, lanes, *self._block_of_a(a, rows, depth, lanes), c)
+            block = ProductBlock(step, rows, lanes, *self._block_of_a(a, row, rows, depth), c)
             with code.loop(argument("column"), argument("end"), self._tile.columns) as column:
                 self._write_panel(block, column)
         if self._tile is AMX_BF16:
             amx_tiles.release(code)
 
-    def _is_packed(self, depth: LaneValue) -> LaneValue:
+    def _must_pack(self, depth: LaneValue) -> LaneValue:
         if self._tile.numbers > 1:  # pairs are made as A is packed
             return self._code.constant(1, Kind("bool"))
         columns = self._code.op("sub", argument("end"), argument("column"))
@@ -87,23 +87,27 @@ class PartWriter:
         is_wide = self._code.compare("sgt", span, index(_DIRECT_SPAN))
         return self._code.op("or", has_panels, is_wide)
 
-    def _either(self, packed: LaneValue, direct: LaneValue) -> LaneValue:
-        return self._code.select(self._packs, packed, direct)
-
     def _tiles(self, rows: LaneValue) -> LaneValue:
         up = self._code.op("add", rows, index(self._tile.rows - 1))
         return self._code.op("udiv", up, index(self._tile.rows))
 
     def _block_of_a(
-        self, a: str, rows: LaneValue, depth: LaneValue, lanes: LaneValue
+        self, a: str, row: LaneValue, rows: LaneValue, depth: LaneValue
     ) -> tuple[str, Sequence[LaneValue]]:
         code, a_row, a_k = self._code, argument("a_row"), argument("a_k")
-        with code.when(self._packs):
+        lanes = panel_lanes(code, depth, self._tile)
+        is_packed = code.compare("ne", argument("a_is_packed"), index(0))
+        is_read = code.op("xor", is_packed, code.constant(1, is_packed.kind))
+        packs = code.op("and", is_read, self._must_pack(depth))
+        with code.when(packs):
             function = f"{self._tile.prefix}.pack_a"
             write_call(code, function, PACK, a, a_k, a_row, rows, depth, "%scratch")
-        place = code.make(INDEX, f"select {self._packs}, ptr %scratch, ptr {a}").text
+        own = code.make(INDEX, f"select {packs}, ptr %scratch, ptr {a}").text
+        panels = address_at(code, "%a", (row, lanes))
+        place = code.make(INDEX, f"select {is_packed}, ptr {panels}, ptr {own}").text
+        has_panels = code.op("or", is_packed, packs)
         strides = ((lanes, a_row), (index(1), a_row), (index(self._tile.rows), a_k))
-        return place, [self._either(*each) for each in strides]
+        return place, [code.select(has_panels, *each) for each in strides]
 
     def _write_panel(self, block: ProductBlock, column: LaneValue) -> None:
         """The tiles of a panel: if it has one vector only, as many tall ones as there are."""

@@ -10,7 +10,7 @@ ROWS = (
     "ptr a, i64 a_row, i64 a_k, ptr packed, ptr c, i64 c_row, "
     "i64 m, i64 n, i64 k, i64 adds, ptr scratch"
 )
-PART = f"{ROWS}, i64 column, i64 end"
+PART = f"{ROWS}, i64 column, i64 end, i64 a_is_packed"
 TILE = (
     "ptr a, i64 a_row, i64 a_k, ptr b, i64 k, ptr c, i64 c_row, "
     "i64 rows, i64 columns, i64 adds, ptr next, i64 next_step"

@@ -7,9 +7,10 @@ threads, tiles and vectors do not change it. A product with k = 0 leaves C as it
 `product.pack_b` packs B [k, n]: for each block of k the panels of all columns, zeros after the last
 one. `product.rows` is C[m, n] = (adds ? C : 0) + A B, of packed B, for any k; the columns of C are
 consecutive. B and scratch are aligned to 64 bytes, and csrun/executable/products.py has the sizes
-of scratch, and the words of the jobs `product.pack`, `product.multiply`, `product.share` and
-`product.batch`.
-`product.pack.words` packs a B of words of a 16-bit format, which it widens.
+of scratch, and the words of the jobs `product.pack`, `product.multiply`, `product.share`,
+`product.columns` and `product.batch`.
+`product.pack.words` and `product.columns.words` pack a B of words of a 16-bit format, which they
+widen.
 
 Functions of tiles of pairs are called `pairs.pack_b` and so on for AVX512-BF16, `amx.pack_b` and so
 on for AMX-BF16 (`amx_tiles.py`). Their operands are numbers of bfloat16, in float32 or, of B, as
@@ -23,7 +24,8 @@ with these instructions calls them.
 Source: Van Zee and van de Geijn 2015, BLIS
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from csrun.base.half_formats import WORD, HalfFormat
@@ -48,7 +50,16 @@ from csrun.compiler.emit.llvm.product_calls import (
 )
 from csrun.compiler.emit.llvm.product_panels import PanelWriter
 from csrun.compiler.emit.llvm.product_tiles import TallTileWriter, TileWriter
-from csrun.executable.products import AMX_BF16, AVX512_BF16, BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
+from csrun.executable.products import (
+    AMX_BF16,
+    AVX512_BF16,
+    BLOCK_COLUMNS,
+    BLOCK_K,
+    BLOCK_ROWS,
+    EXPORTED,
+    OWN_A_FLOATS,
+    Tile,
+)
 
 #: Instructions of functions that only some CPUs call.
 _FEATURES = {AVX512_BF16.prefix: "+avx512bf16", AMX_BF16.prefix: "+amx-tile,+amx-bf16"}
@@ -83,6 +94,7 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
         ("pack", JOB, lambda code: _pack(code, tile)),
         ("multiply", JOB, lambda code: _multiply(code, tile)),
         ("share", JOB, lambda code: _share(code, tile)),
+        ("columns", JOB, lambda code: _columns(code, tile)),
         ("batch", JOB, lambda code: _batch(code, tile)),
     ]
     if tile.has_tall:
@@ -92,6 +104,7 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
         writers += [
             ("internal pack_panels.words", PACK, of_words.write),
             ("pack.words", JOB, lambda code: _pack(code, tile, WORD)),
+            ("columns.words", JOB, lambda code: _columns(code, tile, WORD)),
         ]
     declared: dict[str, str] = {}
     texts = [amx_tiles.CONFIGURATION] if is_amx else []
@@ -155,13 +168,17 @@ def _pack_columns(
     """Pack columns, of which the first one begins a panel, in all blocks of k."""
     (first, last), (pointer, b_k, b_col) = bounds, b
     padded, columns = padded_columns(code, n, tile), code.op("sub", last, first)
-    with code.loop(index(0), k, BLOCK_K) as step:
-        depth = at_most(code, code.op("sub", k, step), BLOCK_K)
+    for step, depth in _blocks_of_k(code, k):
         source = address_at(code, pointer, (step, b_k), (first, b_col), dtype=dtype)
         before, lanes = (panel_lanes(code, each, tile) for each in (step, depth))
         target = address_at(code, packed, (before, padded), (first, lanes))
-        function = f"{tile.prefix}.pack_panels{'.words' if dtype == WORD else ''}"
-        write_call(code, function, PACK, source, b_k, b_col, columns, depth, target)
+        write_call(
+            code, _pack_panels(tile, dtype), PACK, source, b_k, b_col, columns, depth, target
+        )
+
+
+def _pack_panels(tile: Tile, dtype: str) -> str:
+    return f"{tile.prefix}.pack_panels{'.words' if dtype == WORD else ''}"
 
 
 # Multiplying.
@@ -169,7 +186,9 @@ def _pack_columns(
 
 def _rows(code: Code, tile: Tile) -> None:
     names = [each.split()[1] for each in ROWS.split(",")]
-    write_call(code, f"{tile.prefix}.part", PART, *map(argument, names), index(0), argument("n"))
+    write_call(
+        code, f"{tile.prefix}.part", PART, *map(argument, names), index(0), argument("n"), index(0)
+    )
 
 
 def _multiply(code: Code, tile: Tile) -> None:
@@ -188,7 +207,7 @@ def _multiply(code: Code, tile: Tile) -> None:
         rows = code.op("sub", stop, row)
         write_call(
             code, f"{tile.prefix}.part", PART, own_a, a_row, a_k, of_b, own_c, c_row, rows, n, k,
-            adds, own, column, end,
+            adds, own, column, end, index(0),
         )  # fmt: skip
 
 
@@ -197,23 +216,77 @@ def _share(code: Code, tile: Tile) -> None:
 
     No job ends, and no other one has a number, while one of its calls runs.
     """
-    scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds, job_number, before = _words(
-        code, 15
-    )
+    *operands, job_number, before = _words(code, 15)
+    scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds = operands
     own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, b, c))
     first, last = argument("first"), argument("last")
     packed = code.offset(own, "float32", index(BLOCK_K * BLOCK_ROWS))
     rows = code.op("sub", last, first)
-    number = code.load(_address(code, job_number), INDEX)
-    is_first = code.compare("ne", number, before)
-    # A call of all rows may be one without the team, whose number is of another job.
-    with code.when(code.op("or", is_first, code.compare("eq", rows, m))):
+    with _first_call(code, (job_number, before), code.compare("eq", rows, m)):
         write_call(code, f"{tile.prefix}.pack_b", PACK, of_b, b_k, b_col, n, k, packed)
-        code.store(number, code.offset("%arguments", "int64", index(14)))
     write_call(
         code, f"{tile.prefix}.rows", ROWS, address_at(code, of_a, (first, a_row)), a_row, a_k,
         packed, address_at(code, of_c, (first, c_row)), c_row, rows, n, k, adds, own,
     )  # fmt: skip
+
+
+def _columns(code: Code, tile: Tile, dtype: str = "float32") -> None:
+    """Columns that are asked for: block by block, the columns of B are packed, and multiplied.
+
+    A is read as it is, or packed in scratch by the first call of a job in each thread.
+    """
+    *operands, job_number, before, packs = _words(code, 16)
+    scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds = operands
+    own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, b, c))
+    first, last = argument("first"), argument("last")
+    up = code.op("add", m, index(tile.rows - 1))
+    padded = code.op("mul", code.op("udiv", up, index(tile.rows)), index(tile.rows))
+    is_packed = code.compare("ne", packs, index(0))
+    is_all = code.compare("eq", code.op("sub", last, first), n)
+    with code.when(is_packed), _first_call(code, (job_number, before), is_all):
+        for step, depth in _blocks_of_k(code, k):
+            source = address_at(code, of_a, (step, a_k))
+            target = address_at(code, own, (panel_lanes(code, step, tile), padded))
+            write_call(code, f"{tile.prefix}.pack_a", PACK, source, a_k, a_row, m, depth, target)
+    packed = code.offset(own, "float32", index(OWN_A_FLOATS))
+    pack_b = _pack_panels(tile, dtype)
+    with code.loop(first, last, BLOCK_COLUMNS) as column:
+        columns = at_most(code, code.op("sub", last, column), BLOCK_COLUMNS)
+        target = code.offset(of_c, "float32", column)
+        for step, depth in _blocks_of_k(code, k):
+            source = address_at(code, of_b, (column, b_col), (step, b_k), dtype=dtype)
+            write_call(code, pack_b, PACK, source, b_k, b_col, columns, depth, packed)
+            panels = address_at(code, own, (panel_lanes(code, step, tile), padded))
+            rows = address_at(code, of_a, (step, a_k))
+            either = code.make(INDEX, f"select {is_packed}, ptr {panels}, ptr {rows}").text
+            is_later = code.convert("zext", code.compare("sgt", step, index(0)), "int64")
+            write_call(
+                code, f"{tile.prefix}.part", PART, either, a_row, a_k, packed, target, c_row,
+                m, columns, depth, code.op("or", adds, is_later), own, index(0), columns, packs,
+            )  # fmt: skip
+
+
+def _blocks_of_k(code: Code, k: LaneValue) -> Iterator[tuple[LaneValue, LaneValue]]:
+    """Blocks of k, as a loop: the first number of each, and how many there are."""
+    with code.loop(index(0), k, BLOCK_K) as step:
+        yield step, at_most(code, code.op("sub", k, step), BLOCK_K)
+
+
+@contextmanager
+def _first_call(
+    code: Code, numbers: tuple[LaneValue, LaneValue], is_all: LaneValue
+) -> Iterator[None]:
+    """Code for the first call of a job in each thread, and for a call of all rows, which may be one
+    without the team, whose number is of another job.
+
+    numbers: the address of the job's number, and that of the job that was computed last
+    """
+    job_number, before = numbers
+    number = code.load(_address(code, job_number), INDEX)
+    is_first = code.compare("ne", number, before)
+    with code.when(code.op("or", is_first, is_all)):
+        yield
+        code.store(number, code.offset("%arguments", "int64", index(14)))
 
 
 def _batch(code: Code, tile: Tile) -> None:
@@ -231,12 +304,8 @@ def _batch(code: Code, tile: Tile) -> None:
             address_at(code, place, *zip(at, strides, strict=True))
             for place, strides in zip(places, by, strict=True)
         )
-        done = code.slot(index(0))
-        up = code.op("sub", code.op("add", n, most), index(1))
-        with code.loop(index(0), code.op("udiv", up, most)):
-            column = code.get(done, INDEX)
+        with code.loop(index(0), n, most) as column:
             columns = code.call("smin", code.op("sub", n, column), most)
-            code.set(done, code.op("add", column, columns))
             source = address_at(code, of_b, (column, b_col))
             target = code.offset(of_c, "float32", column)
             write_call(code, f"{tile.prefix}.pack_b", PACK, source, b_k, b_col, columns, k, packed)

@@ -18,13 +18,15 @@ from support.matrix_products import (
 )
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
-from csrun.executable import bfloat16
+from csrun.executable import bfloat16, products
+from csrun.executable.arrays import empty
 from csrun.executable.product_operand import ProductOperand
 from csrun.executable.products import (
     AVX2,
     AVX512,
     AVX512_BF16,
     BLOCK_K,
+    OWN_A_FLOATS,
     PACKED_BYTES,
     SCRATCH_BYTES,
     plan_product,
@@ -52,6 +54,8 @@ SIZES = [
     (100, 200, 2 * BLOCK_K + 6),
     (2, 300, 9),
     (30, 500, 20),
+    (31, 261, 2 * BLOCK_K + 6),
+    (14, 410, BLOCK_K + 1),
 ]
 
 
@@ -174,34 +178,67 @@ def test_threads_pack_a_matrix_each_for_itself():
     for m, threads in ((128, 1), (20, 2)):  # one thread, fewer than two tiles for each
         whole = plan_of(a[:m], b, out[:m], False, 0, AVX2, threads)
         assert [step.function for step in whole.steps] == ["product.pack", "product.multiply"]
-    # Of a larger B in blocks of k if each has 384 rows of C, and of one of 8 MB at most.
-    for m, n, function in ((768, 1504, "share"), (767, 1504, "multiply"), (768, 2080, "multiply")):
-        operands = normal(m, 1025), normal(1025, n), normal(m, n)
-        steps = plan_of(*operands, False, 0, AVX2, threads=2).steps
-        products = [s.function for s in steps if s.function != "product.pack"]
-        assert products == [f"product.{function}"] * (3 if n == 1504 else 6)
 
 
-def test_a_matrix_is_packed_once_a_job():
-    """A second call of the job finds what the first one packed, and another job the new B."""
+def transposed(m, k):
+    return normal(k, m).T
+
+
+def functions(a, b, tile=AVX512, threads=2):
+    plan = plan_of(a, b, normal(len(a), b.shape[1]), False, 0, tile, threads)
+    return [(step.function, step.words[-1]) for step in plan.steps]
+
+
+def test_threads_divide_columns(monkeypatch):
+    """A is read as it is if its rows are consecutive, and else packed if it is the smaller one."""
+    monkeypatch.setattr(products, "cache_ways", lambda: 8)
+    read, packed = ("product.columns", 0), ("product.columns", 1)
+    for threads in (1, 2, 3):
+        assert functions(normal(40, 70), normal(70, 128 * threads), threads=threads) == [read]
+    assert functions(normal(1200, 700), normal(700, 256)) == [read]
+    (few,) = functions(normal(1200, 700), normal(700, 255))
+    assert few[0] == "product.share"
+    # 12 rows in 4, 2 and 1 sets of the L1 cache, of 8 lines each; then 6 rows in one.
+    assert functions(normal(40, 768), normal(768, 1000)) == [read]
+    assert functions(normal(40, 512), normal(512, 1000)) == [read]
+    assert functions(normal(40, 1024), normal(1024, 1000)) == [packed]
+    assert functions(normal(40, 1024), normal(1024, 1000), AVX2) == [read]
+    assert functions(transposed(384, 1025), normal(1025, 1536)) == [packed]
+    assert functions(transposed(384, 6000), normal(6000, 1536)) == [packed] * 3  # 2,560 of k
+    for a, b in (
+        (transposed(768, 1025), normal(1025, 768)),
+        (transposed(2048, 9), normal(9, 1 << 17)),
+    ):
+        assert {name for name, _ in functions(a, b)} == {"product.pack", "product.multiply"}
+
+
+@pytest.mark.parametrize("form", ["share", "columns"])
+def test_a_matrix_is_packed_once_a_job(form):
+    """A second call of the job finds what the first one packed, and another job new values."""
     a, b, out = normal(128, 50), normal(50, 50), normal(128, 50)
-    number, scratch = np.array([1]), np.empty(SCRATCH_BYTES + 64, np.uint8)
+    packed, shared = b, 0
+    if form == "columns":
+        a, b, out = transposed(50, 70), normal(70, 256), normal(50, 256)
+        packed, shared = a, 1
+    number, scratch = np.array([1]), empty(SCRATCH_BYTES)
     operands = map(ProductOperand.of, (a, b, out))
     (step,) = plan_product(*operands, False, 0, AVX2, 2, number.ctypes.data).steps
-    aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
-    words = (c_int64 * len(step.words))(aligned, *step.words[1:])
+    assert step.function == f"product.{form}"
+    words = (c_int64 * len(step.words))(scratch.ctypes.data, *step.words[1:])
     run = machine_of(AVX2).function(step.function, c_void_p, c_int64, c_int64)
-    run(addressof(words), 0, 64)
-    before = b.copy()
-    b[...] = 2 * b
-    run(addressof(words), 64, 128)
-    np.testing.assert_allclose(out, a @ before, rtol=1e-4, atol=1e-5)
+    half, whole = step.rows // 2, step.rows
+    run(addressof(words), 0, half)
+    wanted = a @ b
+    packed[...] = 2 * packed
+    run(addressof(words), half, whole)
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
     number += 1
-    run(addressof(words), 64, 128)
-    np.testing.assert_allclose(out[64:], a[64:] @ b, rtol=1e-4, atol=1e-5)
-    b[...] = before
-    run(addressof(words), 0, 128)  # all rows: perhaps without a team
-    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
+    run(addressof(words), half, whole)
+    second = np.split(out, 2, shared)[1]
+    np.testing.assert_allclose(second, np.split(a @ b, 2, shared)[1], rtol=1e-4, atol=1e-5)
+    packed[...] = packed / 2
+    run(addressof(words), 0, whole)  # all of them: perhaps without a team
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 71)], ids=str)
@@ -246,16 +283,20 @@ def test_infinities_and_nan_stay_in_their_rows_and_columns(tile):
 
 def test_what_is_packed_is_bounded():
     for m, n, k in ((1024, 50257, 768), (768, 768, 50257), (4096, 4096, 4096), (8, 10**6, 3)):
-        shapes = ((m, k), (k, n), (m, n))
         arrays = [
-            ProductOperand(2**40 * place, "float32", s, (s[1], 1))
-            for place, s in enumerate(shapes, 1)
+            ProductOperand(2**40 * place, "float32", shape, strides)
+            for place, (shape, strides) in enumerate(
+                [((m, k), (1, m)), ((k, n), (n, 1)), ((m, n), (n, 1))], 1
+            )
         ]
         plan = plan_product(*arrays, False, 0, AVX512, 2)
         assert plan.packed_bytes <= PACKED_BYTES
         packs = [s for s in plan.steps if s.function == "product.pack"]
-        assert sum(step.words[4] * step.words[5] for step in packs) == n * k
-        assert all(step.chunk % AVX512.columns == 0 for step in packs)
+        own = [s for s in plan.steps if s.function == "product.columns"]
+        assert all(-(-m // 12) * 12 * step.words[11] <= OWN_A_FLOATS for step in own)
+        packed = sum(step.words[4] * step.words[5] for step in packs)
+        assert packed + sum(step.words[10] * step.words[11] for step in own) == n * k
+        assert all(step.chunk % AVX512.columns == 0 for step in (*packs, *own))
 
 
 def test_what_has_no_form():
