@@ -48,6 +48,7 @@ MIRRORED_FOLDERS = (
         "cirh/ops",
         "cirh/reference",
         "compiler/emit/llvm",
+        "compiler/emit/llvm/lane_functions",
         "compiler/emit/llvm/library",
         "compiler/kernels",
         "compiler/lair",

@@ -104,7 +104,7 @@ def test_rounds_to_nearest_even_as_exact_arithmetic_does(kind: HalfFormat) -> No
 
 @pytest.mark.parametrize("kind", FORMATS, ids=str)
 def test_a_rounded_nan_is_quiet_and_keeps_the_upper_payload(kind: HalfFormat) -> None:
-    """As in machine code (`csrun/compiler/emit/llvm/half.py`); among numbers, which stay."""
+    """As in machine code (`half.py` of the lane functions); among numbers, which stay."""
     bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFC12345, 0x7FA00000, 0x3F800000], np.uint32)
     rounded = np.empty(bits.shape, np.float32)
     kind.round(bits.view(np.float32), rounded)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.products import product_code
+from csrun.compiler.emit.llvm.products.product_functions import product_code
 from csrun.executable import machine_code
 from csrun.executable.products import Tile, tile_of
 

@@ -9,7 +9,7 @@ import pytest
 from support.machine_code import Guarded
 
 from csrun.base.half_formats import HalfFormat
-from csrun.compiler.emit.llvm.products import product_code
+from csrun.compiler.emit.llvm.products.product_functions import product_code
 from csrun.executable import bfloat16, machine_code
 from csrun.executable.product_operand import ProductOperand
 from csrun.executable.products import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.compiler.emit.llvm.members import LoopNest, Member
+from csrun.compiler.emit.llvm.loops.members import LoopNest, Member
 
 
 def sink_stages(stages: Sequence[LoopNest]) -> dict[SSAValue, int]:

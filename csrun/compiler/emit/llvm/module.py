@@ -6,11 +6,11 @@ from functools import cache
 
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code_sinking import sink_stages
-from csrun.compiler.emit.llvm.epilogue import EpilogueWriter
-from csrun.compiler.emit.llvm.function import FunctionWriter
 from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError
-from csrun.compiler.emit.llvm.products import CALLED, product_code
-from csrun.compiler.emit.llvm.stages import KernelStages
+from csrun.compiler.emit.llvm.loops.epilogue import EpilogueWriter
+from csrun.compiler.emit.llvm.loops.function import FunctionWriter
+from csrun.compiler.emit.llvm.loops.stages import KernelStages
+from csrun.compiler.emit.llvm.products.product_functions import CALLED, product_code
 from csrun.compiler.emit.llvm.team import DECLARED, TEAM_CODE
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.lane_values import LANES, LaneValue
-from csrun.compiler.emit.llvm.matrices import padded
+from csrun.compiler.emit.llvm.products.matrices import padded
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels.attention import Attention
 

@@ -9,15 +9,15 @@ from csrun.compiler.emit.llvm.attention.score_rows import ScoreRows
 from csrun.compiler.emit.llvm.attention.weight_draw import NUMBERS, WeightDraw, kept_stride
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import (
+from csrun.compiler.emit.llvm.loops.nests import argument
+from csrun.compiler.emit.llvm.products.matrices import (
     FLOATS,
     Matrix,
     each_vector,
     smaller,
     times,
 )
-from csrun.compiler.emit.llvm.nests import argument
-from csrun.compiler.emit.llvm.packed_products import Products, ProductSizes, ThreadScratch
+from csrun.compiler.emit.llvm.products.packed_products import Products, ProductSizes, ThreadScratch
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.attention import Attention
 

@@ -3,9 +3,9 @@
 from csrun.compiler.emit.llvm.attention.attention_sizes import QueryBlock
 from csrun.compiler.emit.llvm.attention.attention_writer import AttentionWriter
 from csrun.compiler.emit.llvm.lane_values import LaneValue, index
-from csrun.compiler.emit.llvm.matrices import FLOATS, Matrix, each_vector
-from csrun.compiler.emit.llvm.packed_products import ProductSizes
-from csrun.compiler.emit.llvm.row_sums import add_lanes
+from csrun.compiler.emit.llvm.loops.row_sums import add_lanes
+from csrun.compiler.emit.llvm.products.matrices import FLOATS, Matrix, each_vector
+from csrun.compiler.emit.llvm.products.packed_products import ProductSizes
 from csrun.compiler.kernels.attention import Attention
 
 

@@ -2,9 +2,9 @@
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import QueryBlock
 from csrun.compiler.emit.llvm.attention.attention_writer import AttentionWriter
-from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.lane_functions.elementary import Float32
 from csrun.compiler.emit.llvm.lane_values import LANES, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import FLOAT, FLOATS, Matrix, each_vector
+from csrun.compiler.emit.llvm.products.matrices import FLOAT, FLOATS, Matrix, each_vector
 from csrun.compiler.kernels.attention import Attention
 
 

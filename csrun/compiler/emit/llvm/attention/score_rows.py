@@ -9,17 +9,17 @@ import numpy as np
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
 from csrun.compiler.emit.llvm.attention.weight_draw import WeightDraw
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.lane_functions.elementary import Float32
 from csrun.compiler.emit.llvm.lane_values import LANES, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import (
+from csrun.compiler.emit.llvm.loops.row_sums import add_lanes, largest_lane
+from csrun.compiler.emit.llvm.loops.scalars import call_function
+from csrun.compiler.emit.llvm.products.matrices import (
     FLOAT,
     FLOATS,
     Matrix,
     each_vector,
     smaller,
 )
-from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
-from csrun.compiler.emit.llvm.scalars import call_function
 
 LOWEST = float(np.finfo(np.float32).min)
 

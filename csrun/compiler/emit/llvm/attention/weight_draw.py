@@ -7,9 +7,15 @@ from collections.abc import Mapping
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
 from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_functions.philox import (
+    COUNTERS,
+    SEED,
+    Counters,
+    draw_words,
+    round_keys,
+)
 from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
-from csrun.compiler.emit.llvm.philox import COUNTERS, SEED, Counters, draw_words, round_keys
+from csrun.compiler.emit.llvm.products.matrices import Matrix, padded, smaller, times
 from csrun.compiler.kernels.attention import WeightDropout
 from csrun.kernels.random import blocks_of, threshold_of
 

@@ -1,7 +1,7 @@
 """Machine code of convolutions and their gradients, as matrix products over blocks of windows.
 
 The pixels of windows are written block by block as columns of a matrix, in a thread's scratch;
-matrix products call functions of `csrun.compiler.emit.llvm.products`.
+matrix products call functions of `csrun.compiler.emit.llvm.products.product_functions`.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import Self
 from csrun.cirh.ops.convolution import Windows
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import LaneValue, index
-from csrun.compiler.emit.llvm.matrices import smaller, times
+from csrun.compiler.emit.llvm.products.matrices import smaller, times
 from csrun.compiler.kernels.convolution import PIXEL, Convolution
 
 Pair = tuple[int, int]

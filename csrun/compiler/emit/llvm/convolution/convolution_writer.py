@@ -6,10 +6,10 @@ from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import ConvolutionSizes
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
 from csrun.compiler.emit.llvm.lane_values import INDEX, LaneValue
-from csrun.compiler.emit.llvm.matrices import Matrix, times
+from csrun.compiler.emit.llvm.loops.nests import argument
 from csrun.compiler.emit.llvm.module import KernelCode, function_text
-from csrun.compiler.emit.llvm.nests import argument
-from csrun.compiler.emit.llvm.packed_products import ThreadScratch
+from csrun.compiler.emit.llvm.products.matrices import Matrix, times
+from csrun.compiler.emit.llvm.products.packed_products import ThreadScratch
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.convolution import Convolution
 

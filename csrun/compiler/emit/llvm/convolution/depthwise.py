@@ -19,9 +19,9 @@ from csrun.compiler.emit.llvm.convolution.pieces import (
     lanes_of,
 )
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import FLOAT, Matrix, times
-from csrun.compiler.emit.llvm.packed_products import ThreadScratch
-from csrun.compiler.emit.llvm.row_sums import add_lanes
+from csrun.compiler.emit.llvm.loops.row_sums import add_lanes
+from csrun.compiler.emit.llvm.products.matrices import FLOAT, Matrix, times
+from csrun.compiler.emit.llvm.products.packed_products import ThreadScratch
 from csrun.compiler.kernels.convolution import (
     Convolution,
     Convolve,

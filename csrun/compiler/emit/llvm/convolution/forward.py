@@ -9,9 +9,16 @@ from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
 from csrun.compiler.emit.llvm.convolution.pieces import each_piece, each_step, reversed_lanes
 from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
 from csrun.compiler.emit.llvm.lane_values import INDEX, LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import FLOAT, FLOATS, Matrix, each_vector, smaller, times
-from csrun.compiler.emit.llvm.nests import argument
-from csrun.compiler.emit.llvm.packed_products import ProductSizes
+from csrun.compiler.emit.llvm.loops.nests import argument
+from csrun.compiler.emit.llvm.products.matrices import (
+    FLOAT,
+    FLOATS,
+    Matrix,
+    each_vector,
+    smaller,
+    times,
+)
+from csrun.compiler.emit.llvm.products.packed_products import ProductSizes
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.convolution import Convolve, ConvolveBackwardInput
 from csrun.executable.products import BLOCK_K, BLOCK_ROWS

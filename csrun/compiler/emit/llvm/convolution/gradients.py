@@ -7,9 +7,9 @@ from csrun.compiler.emit.llvm.convolution.convolution_sizes import LEAST_BLOCKS,
 from csrun.compiler.emit.llvm.convolution.pieces import clear_image, each_piece
 from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
 from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
-from csrun.compiler.emit.llvm.nests import argument
-from csrun.compiler.emit.llvm.packed_products import ProductSizes
+from csrun.compiler.emit.llvm.loops.nests import argument
+from csrun.compiler.emit.llvm.products.matrices import Matrix, padded, smaller, times
+from csrun.compiler.emit.llvm.products.packed_products import ProductSizes
 from csrun.compiler.kernels.convolution import ConvolveBackwardInput, ConvolveBackwardWeight
 
 COLUMN_ROWS = 128  # columns at a time: whole channels, within the cache

@@ -13,8 +13,8 @@ from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import Pair
 from csrun.compiler.emit.llvm.convolution.pieces import each_piece
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import FLOATS, Matrix, padded, times
-from csrun.compiler.emit.llvm.packed_products import ThreadScratch
+from csrun.compiler.emit.llvm.products.matrices import FLOATS, Matrix, padded, times
+from csrun.compiler.emit.llvm.products.packed_products import ThreadScratch
 
 # strides up to which several vectors of the image are loaded and shuffled
 _WIDE, _MOST_STRIDE = 8, 4

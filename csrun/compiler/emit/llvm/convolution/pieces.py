@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import Matrix
+from csrun.compiler.emit.llvm.products.matrices import Matrix
 
 #: Position in a row, and the type of the numbers there.
 PieceBody = Callable[[LaneValue, Kind], None]

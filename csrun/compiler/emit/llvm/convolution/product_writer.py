@@ -11,8 +11,8 @@ from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionW
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
 from csrun.compiler.emit.llvm.convolution.pieces import each_step, lanes_of
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.matrices import Matrix, each_vector, padded, times
-from csrun.compiler.emit.llvm.packed_products import Products
+from csrun.compiler.emit.llvm.products.matrices import Matrix, each_vector, padded, times
+from csrun.compiler.emit.llvm.products.packed_products import Products
 from csrun.compiler.kernels.convolution import Convolution
 
 

@@ -18,8 +18,8 @@ from csrun.compiler.emit.llvm.library.library_function import (
     each_vector,
     vectors_of,
 )
-from csrun.compiler.emit.llvm.matrices import times
 from csrun.compiler.emit.llvm.module import KernelCode
+from csrun.compiler.emit.llvm.products.matrices import times
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.concatenation import Assembly, Piece
 from csrun.compiler.kernels.outputs import CopyOut

@@ -15,9 +15,9 @@ from csrun.compiler.emit.llvm.library.library_function import (
     each_vector,
     vectors_of,
 )
+from csrun.compiler.emit.llvm.loops.row_sums import add_lanes
+from csrun.compiler.emit.llvm.loops.scalars import call_function, convert
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.row_sums import add_lanes
-from csrun.compiler.emit.llvm.scalars import call_function, convert
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels.batch_norm import BatchNorm

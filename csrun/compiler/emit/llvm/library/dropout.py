@@ -4,10 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.code import Code
+from csrun.compiler.emit.llvm.lane_functions.philox import (
+    COUNTERS,
+    SEED,
+    Counters,
+    draw_words,
+    round_keys,
+)
 from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import FIRST, LAST, LibraryFunction
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.philox import COUNTERS, SEED, Counters, draw_words, round_keys
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.dropout import DropoutMask, Uniform
 from csrun.kernels.random import (

@@ -13,8 +13,8 @@ from csrun.compiler.emit.llvm.library.library_function import (
     each_vector,
     vectors_of,
 )
+from csrun.compiler.emit.llvm.loops.scalars import call_function, convert
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.scalars import call_function, convert
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward

@@ -5,8 +5,8 @@ from math import prod
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, LANES, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.loops.nests import argument
 from csrun.compiler.emit.llvm.module import KernelCode, function_text
-from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.graph.array import Array, contiguous
 
 FIRST, LAST = LaneValue("%first", INDEX), LaneValue("%last", INDEX)

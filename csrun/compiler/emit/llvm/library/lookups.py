@@ -17,9 +17,9 @@ from csrun.compiler.emit.llvm.library.library_function import (
     Span,
     each_vector,
 )
-from csrun.compiler.emit.llvm.matrices import times
+from csrun.compiler.emit.llvm.loops.scalars import call_function, convert
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.scalars import call_function, convert
+from csrun.compiler.emit.llvm.products.matrices import times
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.embedding import LookupBackward
 from csrun.compiler.kernels.indexing import Indexing

@@ -9,8 +9,8 @@ from math import nan
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index, stored_size
 from csrun.compiler.emit.llvm.library.library_function import LibraryFunction, each_vector
 from csrun.compiler.emit.llvm.literals import FLOATS
+from csrun.compiler.emit.llvm.loops.scalars import convert
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.scalars import convert
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.outputs import LossOfMean
 from csrun.compiler.kernels.padding import first_of_padding

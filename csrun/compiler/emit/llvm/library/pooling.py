@@ -17,8 +17,8 @@ from csrun.compiler.emit.llvm.library.library_function import (
     LibraryFunction,
     each_vector,
 )
+from csrun.compiler.emit.llvm.loops.scalars import call_function, convert
 from csrun.compiler.emit.llvm.module import KernelCode
-from csrun.compiler.emit.llvm.scalars import call_function, convert
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels.pooling import AveragePool, MaxPool, Pooling
 

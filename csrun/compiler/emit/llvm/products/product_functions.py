@@ -29,11 +29,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from csrun.base.half_formats import WORD, HalfFormat
-from csrun.compiler.emit.llvm import amx_tiles
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, LaneValue, index
-from csrun.compiler.emit.llvm.product_blocks import PartWriter
-from csrun.compiler.emit.llvm.product_calls import (
+from csrun.compiler.emit.llvm.products import amx_tiles
+from csrun.compiler.emit.llvm.products.product_blocks import PartWriter
+from csrun.compiler.emit.llvm.products.product_calls import (
     JOB,
     PACK,
     PART,
@@ -48,8 +48,8 @@ from csrun.compiler.emit.llvm.product_calls import (
     types_of,
     write_call,
 )
-from csrun.compiler.emit.llvm.product_panels import PanelWriter
-from csrun.compiler.emit.llvm.product_tiles import TallTileWriter, TileWriter
+from csrun.compiler.emit.llvm.products.product_panels import PanelWriter
+from csrun.compiler.emit.llvm.products.product_tiles import TallTileWriter, TileWriter
 from csrun.executable.products import (
     AMX_BF16,
     AVX512_BF16,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.product_lanes import LaneReader
+from csrun.compiler.emit.llvm.products.product_lanes import LaneReader
 from csrun.executable.products import Tile
 
 _ROWS, _LANES = 16, 16  # of a register

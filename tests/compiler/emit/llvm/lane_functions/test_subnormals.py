@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.lane_functions import LaneFunctions
 
-from csrun.compiler.emit.llvm.subnormals import scale_lanes
+from csrun.compiler.emit.llvm.lane_functions.subnormals import scale_lanes
 
 UNDERFLOW = 0x10  # FE_UNDERFLOW of fenv.h on x86-64
 NUMBERS = [0.9, 0.01, -0.3, 1.0, 0.5, 3.0, 1e-9, 1e-35, 1e-44, 0.0, -0.0, 1e30, np.inf, np.nan]

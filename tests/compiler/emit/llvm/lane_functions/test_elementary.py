@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.lane_functions import LaneFunctions
 
-from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.lane_functions.elementary import Float32
 from csrun.executable import machine_code
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of infinities and NaN")

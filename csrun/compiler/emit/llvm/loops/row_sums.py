@@ -6,9 +6,9 @@ from math import nan
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue
-from csrun.compiler.emit.llvm.members import LoopNest
-from csrun.compiler.emit.llvm.nests import least_of, rows_read
-from csrun.compiler.emit.llvm.scalars import call_function
+from csrun.compiler.emit.llvm.loops.members import LoopNest
+from csrun.compiler.emit.llvm.loops.nests import least_of, rows_read
+from csrun.compiler.emit.llvm.loops.scalars import call_function
 from csrun.compiler.lair import operators
 
 _PARALLEL = 4  # partial sums: an addition has a latency of three or four cycles

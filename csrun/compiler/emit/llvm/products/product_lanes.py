@@ -5,7 +5,7 @@ A pair has a number in its upper half and the next one of k in the lower half, z
 
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.half import widen_half
+from csrun.compiler.emit.llvm.lane_functions.half import widen_half
 from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue
 
 _WORD_BITS = 16

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from math import prod
 
-from csrun.compiler.emit.llvm.function import FunctionWriter
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.members import Access, LoopNest
-from csrun.compiler.emit.llvm.nests import NestPoint, part_bytes
-from csrun.compiler.emit.llvm.row_sums import RowReduction, add_lanes
-from csrun.compiler.emit.llvm.scalars import call_function
+from csrun.compiler.emit.llvm.loops.function import FunctionWriter
+from csrun.compiler.emit.llvm.loops.members import Access, LoopNest
+from csrun.compiler.emit.llvm.loops.nests import NestPoint, part_bytes
+from csrun.compiler.emit.llvm.loops.row_sums import RowReduction, add_lanes
+from csrun.compiler.emit.llvm.loops.scalars import call_function
 from csrun.compiler.graph.array import contiguous
 
 

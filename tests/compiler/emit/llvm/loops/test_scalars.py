@@ -9,7 +9,7 @@ from support.lane_functions import LaneFunctions
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import Kind, NoMachineCodeError
-from csrun.compiler.emit.llvm.scalars import call_scalar, convert
+from csrun.compiler.emit.llvm.loops.scalars import call_scalar, convert
 from csrun.compiler.lair.functions import FORMULAS
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the operators")

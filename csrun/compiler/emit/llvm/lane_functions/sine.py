@@ -10,7 +10,7 @@ from functools import cache
 from math import factorial, pi
 
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.lane_math import LaneMath
+from csrun.compiler.emit.llvm.lane_functions.lane_math import LaneMath
 from csrun.compiler.emit.llvm.lane_values import LaneValue
 
 _HALF_PI_HIGH, _HALF_PI_LOW = pi / 2, 6.123233995736766e-17

@@ -8,8 +8,8 @@ from functools import cache
 
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.elementary import Float32
-from csrun.compiler.emit.llvm.half import CONVERSIONS
+from csrun.compiler.emit.llvm.lane_functions.elementary import Float32
+from csrun.compiler.emit.llvm.lane_functions.half import CONVERSIONS
 from csrun.compiler.emit.llvm.lane_values import Kind, LaneValue, NoMachineCodeError
 from csrun.compiler.lair.formula_trace import FormulaCall, Number, Options, Symbol, Trace
 from csrun.compiler.lair.functions import FORMULAS

@@ -7,7 +7,7 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.lane_functions import LaneFunctions
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
-from csrun.compiler.emit.llvm.half import CONVERSIONS
+from csrun.compiler.emit.llvm.lane_functions.half import CONVERSIONS
 
 FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16, "cb16": cbfloat16(), "cb16_40": cbfloat16(40)}
 OPERANDS = {

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from math import prod
 
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.label_operators import less_label, picked
+from csrun.compiler.emit.llvm.lane_functions.subnormals import scale_lanes
 from csrun.compiler.emit.llvm.lane_values import (
     INDEX,
     LANES,
@@ -19,8 +19,9 @@ from csrun.compiler.emit.llvm.lane_values import (
     index,
     stored_size,
 )
-from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
-from csrun.compiler.emit.llvm.nests import (
+from csrun.compiler.emit.llvm.loops.label_operators import less_label, picked
+from csrun.compiler.emit.llvm.loops.members import SCRATCH, Access, LoopNest, Member
+from csrun.compiler.emit.llvm.loops.nests import (
     NestPoint,
     accesses_in,
     accesses_of,
@@ -28,10 +29,9 @@ from csrun.compiler.emit.llvm.nests import (
     axes_of,
     part_bytes,
 )
-from csrun.compiler.emit.llvm.row_sums import RowReduction, parallel_sums, reductions_of
-from csrun.compiler.emit.llvm.scalars import call_function, call_scalar, convert
-from csrun.compiler.emit.llvm.stages import KernelStages
-from csrun.compiler.emit.llvm.subnormals import scale_lanes
+from csrun.compiler.emit.llvm.loops.row_sums import RowReduction, parallel_sums, reductions_of
+from csrun.compiler.emit.llvm.loops.scalars import call_function, call_scalar, convert
+from csrun.compiler.emit.llvm.loops.stages import KernelStages
 from csrun.compiler.lair import operators
 from csrun.compiler.lair.dialect import constant_of
 from csrun.executable.arrays import ALIGNMENT_BYTES

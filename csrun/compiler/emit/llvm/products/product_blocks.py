@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from csrun.compiler.emit.llvm import amx_tiles
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.product_calls import (
+from csrun.compiler.emit.llvm.products import amx_tiles
+from csrun.compiler.emit.llvm.products.product_calls import (
     PACK,
     TALL_TILE,
     TILE,

@@ -6,7 +6,7 @@ Source: C99, annex F.9.4.4, for zeros, infinities and NaN
 from math import factorial, log
 
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.lane_math import LaneMath
+from csrun.compiler.emit.llvm.lane_functions.lane_math import LaneMath
 from csrun.compiler.emit.llvm.lane_values import LaneValue
 
 _ROUNDER = 1.5 * 2.0**52  # adding it rounds a number to an integer

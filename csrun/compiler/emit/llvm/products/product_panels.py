@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.product_lanes import LaneReader
+from csrun.compiler.emit.llvm.products.product_lanes import LaneReader
 from csrun.executable.products import Tile
 
 _GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index, stored_size
-from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
+from csrun.compiler.emit.llvm.loops.members import SCRATCH, Access, LoopNest, Member
 from csrun.executable.arrays import aligned
 
 

@@ -14,8 +14,8 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineConstantExpr, AffineDimExpr
 from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError, stored_size
-from csrun.compiler.emit.llvm.members import PARTS, SCRATCH, Access, LoopNest, Member
-from csrun.compiler.emit.llvm.nests import rows_read
+from csrun.compiler.emit.llvm.loops.members import PARTS, SCRATCH, Access, LoopNest, Member
+from csrun.compiler.emit.llvm.loops.nests import rows_read
 from csrun.compiler.graph.array import Array, Shape, contiguous
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators

@@ -7,10 +7,10 @@ Source: Cephes' single precision polynomials (Moshier 1989), evaluated with fma
 """
 
 from csrun.compiler.emit.llvm.code import Code
-from csrun.compiler.emit.llvm.exponentiation import Exponentiation
-from csrun.compiler.emit.llvm.lane_math import LaneMath
+from csrun.compiler.emit.llvm.lane_functions.exponentiation import Exponentiation
+from csrun.compiler.emit.llvm.lane_functions.lane_math import LaneMath
+from csrun.compiler.emit.llvm.lane_functions.sine import Sine
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, NoMachineCodeError
-from csrun.compiler.emit.llvm.sine import Sine
 from csrun.executable.host_functions import PORTABLE, TIMES_POWER
 from csrun.kernels.special import TANH_COEFFICIENTS
 

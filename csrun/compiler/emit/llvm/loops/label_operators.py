@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import LANES, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.members import Access, Member
-from csrun.compiler.emit.llvm.scalars import call_function, convert
+from csrun.compiler.emit.llvm.loops.members import Access, Member
+from csrun.compiler.emit.llvm.loops.scalars import call_function, convert
 
 
 def less_label(

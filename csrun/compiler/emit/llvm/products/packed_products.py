@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.code import Code
 from csrun.compiler.emit.llvm.lane_values import LaneValue, index
-from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
+from csrun.compiler.emit.llvm.products.matrices import Matrix, padded, smaller, times
 from csrun.executable.arrays import aligned
 from csrun.executable.products import BLOCK_K, ROWS_BYTES
 

@@ -1,0 +1,1 @@
+"""Functions of lanes: elementary functions, conversions to 16 bits, random words."""
