@@ -14,6 +14,7 @@ from csrun.executable import Executable, Plan, Runtime, StepState, state_views, 
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.store_initialization import initialize
@@ -110,7 +111,9 @@ class Training:
         runtime = Runtime(5, threads=threads)
         program = executable.update_program(store, runtime) if is_updated else None
         self._weights = Copied(plan, arena, store, program and Updates(plan, program))
-        self._compute = make_compute(executable, arena, store, runtime, self._weights)
+        self._compute = make_compute(
+            PlacedProgram(executable, arena, store, runtime), self._weights
+        )
         self._slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
 
     def step(self, batch: Arrays, index: int) -> Stepped:

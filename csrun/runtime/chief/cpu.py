@@ -19,6 +19,7 @@ from csrun.runtime.chief.machine import Feed, Program, UpdatePause, relocate_to_
 from csrun.runtime.cpus import cpus_of, thread_count
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.engine import Engine, make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.pushed import PushedSource
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.sent_weights import SentWeights
@@ -112,7 +113,7 @@ class CpuProgram:
         # otherwise there are no waits to measure
         is_watched = recorder.steps or not plan.store_in_arena
         reached = watched if is_watched else weights
-        compute = make_compute(executable, arena, store, runtime, reached)
+        compute = make_compute(PlacedProgram(executable, arena, store, runtime), reached)
         self._engine = Engine(plan, compute, fed.source, watched, self._results)
         self._weights, self._arena_owner = weights, memory.arena_owner
         self._recorder, self._number = memory.recorder, len(memory.plans)

@@ -23,6 +23,7 @@ from csrun.executable.threads import threads_of
 from csrun.runtime.remote.weights import RemoteWeights
 from csrun.runtime.roles.wafer_memory import WaferMemory, stall_waiter
 from csrun.runtime.step.engine import Engine, make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.scale_rows import scale_rows
 from csrun.runtime.step.sent_weights import SentWeights
@@ -196,7 +197,8 @@ class _Wafer:
         reached = watched if is_watched else weights
         system, results = request.system, ResultSlots(plan, slots.bytes)
         loss_check = self._loss_check(plan, system, weights, watched)
-        compute = make_compute(executable, arena, memory.store, runtime, reached, loss_check)
+        placed = PlacedProgram(executable, arena, memory.store, runtime)
+        compute = make_compute(placed, reached, loss_check)
         share = SystemShare(batches, plan, system) if plan.systems > 1 else batches
         engine = Engine(plan, compute, share, watched, results, system, loss_check)
         return _LoadedProgram(plan, engine, weights, resources, threads.blas)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Protocol
 
-from csrun.executable import Executable, Runtime, StepState, wafer_views
-from csrun.executable.arrays import Array, Batch, Bytes
+from csrun.executable import StepState
+from csrun.executable.arrays import Array, Batch
 from csrun.executable.bind import kept_outputs, share_of
-from csrun.executable.store_places import AnyStore
-from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, run_visit
+from csrun.runtime.step.gradient_sums import gradient_sums, run_visit
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.swarmx import SINGLE_SYSTEM, LossCheck
 from csrun.runtime.step.weights import Weights
 
@@ -30,42 +30,28 @@ class Compute(Protocol):
 
 
 def compute_of(
-    executable: Executable,
-    arena: Bytes,
-    store: AnyStore,
-    runtime: Runtime,
-    weights: Weights,
-    loss_check: LossCheck = SINGLE_SYSTEM,
+    program: PlacedProgram, weights: Weights, loss_check: LossCheck = SINGLE_SYSTEM
 ) -> Compute:
     """Return the computation of a model without replicas, or of one of its replicas."""
-    plan = executable.plan
+    plan = program.plan
     if plan.at_once > 1:
-        return Minibatches(executable, arena, store, runtime, weights)
+        return Minibatches(program, weights)
     adds = plan.micro_batches > 1 or plan.accumulates or plan.sums_words
     kind = MicroBatches if adds else WholeBatch
-    return kind(executable, arena, store, runtime, weights, loss_check)
+    return kind(program, weights, loss_check)
 
 
 class WholeBatch:
     """Full batch: one visit after the other."""
 
-    def __init__(
-        self,
-        executable: Executable,
-        arena: Bytes,
-        store: AnyStore,
-        runtime: Runtime,
-        weights: Weights,
-        loss_check: LossCheck,
-    ) -> None:
-        plan = executable.plan
-        program = executable.wafer_program(arena, store, runtime)
-        views = wafer_views(plan, arena, store)
+    def __init__(self, program: PlacedProgram, weights: Weights, loss_check: LossCheck) -> None:
+        plan = program.plan
+        views = program.views()
         self.outputs: list[list[Array]] = [[views[output.buffer]] for output in plan.outputs]
         self._visits = [
             (number, function, visit.completes)
             for number, (function, visit) in enumerate(
-                zip(program.visits, plan.visits, strict=True)
+                zip(program.visits(), plan.visits, strict=True)
             )
         ]
         self._loss: Array | None = views[plan.loss_buffer] if plan.loss_buffer else None
@@ -98,27 +84,23 @@ class MicroBatches:
     deliver them, or `deliver` does after all batches were computed.
     """
 
-    def __init__(
-        self,
-        executable: Executable,
-        arena: Bytes,
-        store: AnyStore,
-        runtime: Runtime,
-        weights: Weights,
-        loss_check: LossCheck,
-    ) -> None:
-        plan = executable.plan
+    def __init__(self, program: PlacedProgram, weights: Weights, loss_check: LossCheck) -> None:
+        plan = program.plan
         self._weights, self._loss_check, self._deliveries = weights, loss_check, plan.deliveries
         self._count, self._rows = plan.micro_batches, share_of(plan) // plan.micro_batches
-        first, later = first_and_later(executable, arena, store, runtime)
-        sums, begun = (gradient_sums(plan, arena, store, is_first=x) for x in (False, True))
+        first, later = program.first_and_later_visits()
+        sums, begun = (gradient_sums(program, is_first=x) for x in (False, True))
         completes = [visit.completes for visit in plan.visits]
         self._first = list(zip(first, begun, completes, strict=True))
         self._later = list(zip(later, sums, completes, strict=True))
-        views = wafer_views(plan, arena, store)
+        views = program.views()
         self._loss = views[plan.loss_buffer] if plan.loss_buffer else None
         self._given = [views[output.buffer] for output in plan.outputs]
-        kept = kept_outputs(plan, arena) if self._count > 1 else [[given] for given in self._given]
+        kept = (
+            kept_outputs(plan, program.arena)
+            if self._count > 1
+            else [[given] for given in self._given]
+        )
         self.outputs: list[list[Array]] = kept
 
     def run(self, batch: Batch, step: StepState) -> float:
@@ -163,25 +145,18 @@ class Minibatches:
     are resident.
     """
 
-    def __init__(
-        self,
-        executable: Executable,
-        arena: Bytes,
-        store: AnyStore,
-        runtime: Runtime,
-        weights: Weights,
-    ) -> None:
-        plan = executable.plan
+    def __init__(self, program: PlacedProgram, weights: Weights) -> None:
+        plan = program.plan
         self._plan, self._weights = plan, weights
         flights = range(plan.at_once)
-        first, later = first_and_later(executable, arena, store, runtime)
-        others = [executable.wafer_program(arena, store, runtime, j).visits for j in flights[1:]]
-        views = [wafer_views(plan, arena, store, j) for j in flights]
+        first, later = program.first_and_later_visits()
+        others = [program.visits(j) for j in flights[1:]]
+        views = [program.views(j) for j in flights]
         self._given: list[list[Array]] = [[v[o.buffer] for v in views] for o in plan.outputs]
-        self.outputs = self._given if plan.micro_batches == 1 else kept_outputs(plan, arena)
+        self.outputs = self._given if plan.micro_batches == 1 else kept_outputs(plan, program.arena)
         self._losses = [v[plan.loss_buffer] for v in views] if plan.loss_buffer else []
         self._programs = [first, *others], [later, *others]
-        self._sums = [gradient_sums(plan, arena, store, is_first=x) for x in (True, False)]
+        self._sums = [gradient_sums(program, is_first=x) for x in (True, False)]
         self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: StepState) -> float:

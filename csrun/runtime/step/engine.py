@@ -11,12 +11,12 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable import Executable, Plan, Runtime, StepState
-from csrun.executable.arrays import Batch, Bytes
+from csrun.executable import Plan, StepState
+from csrun.executable.arrays import Batch
 from csrun.executable.bind import share_of
-from csrun.executable.store_places import AnyStore
 from csrun.runtime.step.compute import Compute, MicroBatches, compute_of
 from csrun.runtime.step.gradient_sums import places
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.replicated import Replicas
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, GlobalBatch
@@ -28,17 +28,12 @@ from csrun.runtime.wire.messages import StepOrder, StepsDone
 
 
 def make_compute(
-    executable: Executable,
-    arena: Bytes,
-    store: AnyStore,
-    runtime: Runtime,
-    weights: Weights,
-    loss_check: LossCheck = SINGLE_SYSTEM,
+    program: PlacedProgram, weights: Weights, loss_check: LossCheck = SINGLE_SYSTEM
 ) -> Compute:
     """Return the computation that the plan requires; verdict: on the loss, over all systems."""
-    if executable.plan.replicas > 1:
-        return Replicas(executable, arena, runtime, weights)
-    return compute_of(executable, arena, store, runtime, weights, loss_check)
+    if program.plan.replicas > 1:
+        return Replicas(program, weights)
+    return compute_of(program, weights, loss_check)
 
 
 class Engine:

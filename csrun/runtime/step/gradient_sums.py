@@ -1,20 +1,20 @@
 """Sums of gradients in the store, over minibatches or over accumulated batches."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from csrun.base.half_formats import WORD, HalfFormat
-from csrun.executable import Executable, Plan, Runtime, StepState, flat_views, view
+from csrun.executable import Plan, StepState, flat_views, view
 from csrun.executable.arrays import Array, Batch, Bytes
 from csrun.executable.bind import partial_gradients
 from csrun.executable.store_places import AnyStore, sent_places
+from csrun.runtime.step.placed_program import PlacedProgram, Visit
 from csrun.runtime.wire.messages import StepOrder
 
-Visit = Callable[[Batch, StepState], None]
 WIDENED_AT_A_TIME = 1 << 15  # elements of a block, whose scratch arrays fit in a core's cache
 
 
@@ -30,17 +30,6 @@ def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
     for ends in accumulation.ends[:count]:
         yield step, batch, ends
         step, batch = (step + 1, 0) if ends else (step, batch + 1)
-
-
-def first_and_later(
-    executable: Executable, arena: Bytes, store: AnyStore, runtime: Runtime
-) -> tuple[list[Visit], list[Visit]]:
-    """Return the program of the first micro-batch or batch, and that of later ones, if any."""
-    first = executable.wafer_program(arena, store, runtime).visits
-    # Without later batches the program is bound once; binding costs time and views.
-    if executable.plan.micro_batches == 1 and not executable.plan.accumulates:
-        return first, first
-    return first, executable.wafer_program(arena, store, runtime, is_added=True).visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +87,16 @@ def run_visit(visit: Visit, batch: Batch, step: StepState, sums: Sequence[Gradie
         gradients.add()
 
 
-def gradient_sums(
-    plan: Plan, arena: Bytes, store: AnyStore, is_first: bool = False
-) -> list[list[GradientSum]]:
+def gradient_sums(program: PlacedProgram, is_first: bool = False) -> list[list[GradientSum]]:
     """Return for each visit the gradients that it accumulates.
 
     is_first: part of a step's first minibatch, whose gradients are in the store unless they are
         words.
     """
+    plan, arena = program.plan, program.arena
     if plan.store.gradients_offset is None or (is_first and not plan.sums_words):
         return [[] for _ in plan.visits]
-    written, parts = partial_gradients(plan, arena), _parts(plan, arena, store)
+    written, parts = partial_gradients(plan, arena), _parts(plan, arena, program.store)
     visits_of = Counter(group for visit in plan.visits for group in visit.gradients)
     found, seen = [], set[int]()
     for visit in plan.visits:

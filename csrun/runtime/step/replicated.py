@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import chain
 from math import isfinite
 
-from csrun.executable import Executable, Plan, Runtime, StepState
-from csrun.executable.arrays import Array, Batch, Bytes, ReusedBatch, SplitBatch
+from csrun.executable import Plan, StepState
+from csrun.executable.arrays import Array, Batch, ReusedBatch, SplitBatch
 from csrun.executable.replica_plan import of_replica, replica_gradients
 from csrun.runtime.step.call_threads import CallThreads, add_in_place
 from csrun.runtime.step.compute import Compute, compute_of, part_of
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.weights import Weights
 
 
@@ -23,10 +24,8 @@ class Replicas:
     would leave threads idle at the end are computed one after the other, each by all threads.
     """
 
-    def __init__(
-        self, executable: Executable, arena: Bytes, runtime: Runtime, weights: Weights
-    ) -> None:
-        plan = executable.plan
+    def __init__(self, program: PlacedProgram, weights: Weights) -> None:
+        plan, runtime = program.plan, program.runtime
         self._weights, self._deliveries = weights, plan.deliveries
         self._count, self._rows = plan.replicas, plan.batch_size // plan.replicas
         self._threads = CallThreads(1 if reports_values(plan) else runtime.replica_threads)
@@ -38,15 +37,17 @@ class Replicas:
         alone = replace(runtime, threads=1)
         self._computes: list[Compute] = [
             compute_of(
-                replace(executable, plan=of_replica(plan, number)),
-                arena,
-                arena,
-                alone if number < self._concurrent else runtime,
+                replace(
+                    program,
+                    executable=replace(program.executable, plan=of_replica(plan, number)),
+                    store=program.arena,
+                    runtime=alone if number < self._concurrent else runtime,
+                ),
                 _Undelivered(),
             )
             for number in range(self._count)
         ]
-        self._gradients = replica_gradients(plan, arena)
+        self._gradients = replica_gradients(plan, program.arena)
         self._parts: dict[int, list[Batch]] = {}  # by the number of the batch
         self.outputs: list[list[Array]] = [
             list(chain.from_iterable(of_output))

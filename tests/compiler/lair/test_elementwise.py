@@ -14,6 +14,7 @@ from csrun.compiler.passes import run_passes
 from csrun.executable import Runtime, state_views, wafer_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.engine import make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the arithmetic")
@@ -178,7 +179,7 @@ def test_losses_as_outputs_are_those_of_the_whole_batch(tmp_path, case, minibatc
     store = arena[: plan.store.nbytes]
     for name, array in state_views(plan, store).items():
         array[...] = parameters[name]
-    compute = make_compute(executable, arena, store, Runtime(5), Unmoved())
+    compute = make_compute(PlacedProgram(executable, arena, store, Runtime(5)), Unmoved())
     loss = compute.run(batch, step_of(plan, batch, rows))
     slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
     slots.record(0, loss, rows, rows)

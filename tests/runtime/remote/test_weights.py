@@ -28,6 +28,7 @@ from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink, StoreReque
 from csrun.runtime.remote.weights import GradientMemory, RemoteMemoryxLink, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.step.engine import make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
@@ -176,7 +177,7 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes
     with connected(executable) as (plan, weights, arena, memory, state, chief):
         for name, value in network.parameters().items():
             here.state[name][...] = state[name][...] = value
-        compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
+        compute = make_compute(PlacedProgram(executable, arena, memory.bytes, Runtime(1)), weights)
         losses = [
             compute.run(batch, step_of(plan, batch, network.batch, index))
             for index, batch in enumerate(batches)
@@ -215,7 +216,7 @@ def test_bytes_on_the_wire(tmp_path, monkeypatch, storage, size):
     with connected(executable) as (plan, weights, arena, memory, state, chief):
         for name, value in network.parameters().items():
             state[name][...] = value
-        compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
+        compute = make_compute(PlacedProgram(executable, arena, memory.bytes, Runtime(1)), weights)
         for index, batch in enumerate(network.batches(3)):
             compute.run(batch, step_of(plan, batch, network.batch, index))
         weights.settle()
@@ -250,7 +251,7 @@ def test_running_statistics_are_the_same_bits_afar(tmp_path, storage, units):
     with connected(executable) as (plan, weights, arena, memory, state, chief):
         for name, value in first.items():
             state[name][...] = value
-        compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
+        compute = make_compute(PlacedProgram(executable, arena, memory.bytes, Runtime(1)), weights)
         for index, batch in enumerate(batches):
             compute.run(batch, step_of(plan, batch, 16, index))
         weights.settle()

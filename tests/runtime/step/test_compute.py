@@ -10,6 +10,7 @@ from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import compile_model
 from csrun.executable import Runtime, state_views, wafer_views
 from csrun.runtime.step.engine import make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 
 SIZES = (12, 7, 9, 5)
@@ -43,7 +44,7 @@ def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode
     for name, array in state_views(plan, store).items():
         array[...] = network.parameters().get(name, 0)
     weights = Collected()
-    compute = make_compute(executable, arena, store, Runtime(5), weights)
+    compute = make_compute(PlacedProgram(executable, arena, store, Runtime(5)), weights)
     loss = compute.run(batch, step_of(plan, batch, rows, 3)) / rows
     slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
     slots.record(0, loss, rows, rows)

@@ -15,6 +15,7 @@ from csrun.executable.arrays import ReusedBatch, SplitBatch
 from csrun.executable.threads import Threads, threads_of
 from csrun.runtime.step import call_threads
 from csrun.runtime.step.engine import make_compute
+from csrun.runtime.step.placed_program import PlacedProgram
 from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import ResidentWeights
@@ -71,7 +72,7 @@ def trained(network, executable, runtime, rows=BATCH, is_split=False) -> Trained
     updates = Updates(plan, sent.after_updates(executable.update_program(store, ONE)))
     weights = ResidentWeights(updates, sent)
     weights.resume()
-    compute = make_compute(executable, arena, store, runtime, weights)
+    compute = make_compute(PlacedProgram(executable, arena, store, runtime), weights)
     arrays = Network(SIZES, BATCH).batches(1, rows)[0]
     batch = ReusedBatch(arrays)
     if is_split:
@@ -154,7 +155,9 @@ def test_an_evaluation_gives_the_outputs_of_all_samples(tmp_path):
     x, _ = batch = Network(SIZES, BATCH).batches(1)[0]
     for name, value in network.parameters().items():
         state_views(plan, arena)[name][...] = value
-    compute = make_compute(executable, arena, arena, Runtime(5, replica_threads=2), None)
+    compute = make_compute(
+        PlacedProgram(executable, arena, arena, Runtime(5, replica_threads=2)), None
+    )
     compute.run(batch, step_of(plan, batch, BATCH))
     hidden = x.reshape(BATCH, -1)
     for layer in ("dense", "dense_1", "dense_2"):
@@ -170,7 +173,9 @@ def test_an_evaluation_gives_the_outputs_of_all_samples(tmp_path):
 def test_an_error_of_any_replica_is_raised(tmp_path):
     _, executable = compiled(tmp_path, 4)
     arena = np.zeros(executable.plan.arena_bytes, np.uint8)
-    compute = make_compute(executable, arena, arena, Runtime(5, replica_threads=2), None)
+    compute = make_compute(
+        PlacedProgram(executable, arena, arena, Runtime(5, replica_threads=2)), None
+    )
 
     def fail(batch, step):
         raise RuntimeError(f"sample {step.first_sample}")
