@@ -1,15 +1,14 @@
 """Callbacks of a fit beside those of Keras's own: values of epochs, learning rates and weights."""
 
 import csv
-import os
-import signal
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import BATCH, CLASSES, batches, compiled, keras, mlp
+from support.keras_callbacks import Seen, SeenBatches, halved
+from support.keras_models import BATCH, batches, keras, mlp
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import CSRunConfig
@@ -22,56 +21,6 @@ VALID = X[:24] + 0.5, Y[:24][::-1].copy()
 C, OPTIMIZERS = keras.callbacks, keras.optimizers
 
 
-class Seen(C.Callback):
-    """What a callback of the user's own is called with, and the weights that it reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def note(self, name, *values, logs=None):
-        """A call, with a sum of the weights."""
-        numbers = dict(sorted((logs or {}).items()))
-        bias = float(self.model.get_weights()[1].sum())
-        self.calls.append(((name, *values, *numbers), [*numbers.values()], bias))
-
-    def on_train_begin(self, logs=None):
-        """Before the first step."""
-        self.note("train begin", self.params["epochs"], self.params["steps"])
-
-    def on_epoch_begin(self, epoch, logs=None):
-        """Before an epoch."""
-        self.note("epoch begin", epoch)
-
-    def on_epoch_end(self, epoch, logs=None):
-        """After an epoch."""
-        self.note("epoch end", epoch, logs=logs)
-
-    def on_test_end(self, logs=None):
-        """After an evaluation."""
-        self.note("test end", logs=logs)
-
-    def on_train_end(self, logs=None):
-        """After the last epoch."""
-        self.note("train end", logs=logs)
-
-
-class SeenBatches(Seen):
-    """The same of each batch; the learning rate changes at a batch, the weights at another."""
-
-    def on_train_batch_begin(self, batch, logs=None):
-        """Before a batch."""
-        if batch == 1:
-            self.model.optimizer.learning_rate = 0.2
-        self.note("batch begin", batch)
-
-    def on_train_batch_end(self, batch, logs=None):
-        """After a batch."""
-        self.note("batch end", batch, logs=logs)
-        if batch == 2:
-            self.model.set_weights([w * 0.9 for w in self.model.get_weights()])
-
-
 def adam():
     return mlp(OPTIMIZERS.Adam(0.05))
 
@@ -82,10 +31,6 @@ def adamax():
 
 def averaged():
     return mlp(OPTIMIZERS.Adam(0.05, use_ema=True, ema_momentum=0.5))
-
-
-def halved(epoch, rate):
-    return rate / 2
 
 
 def noting():
@@ -248,113 +193,6 @@ def test_a_metric_of_several_numbers_is_in_the_logs_of_callbacks(tmp_path):
     wanted, found = seen
     for name in ("f1_score", "val_f1_score"):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
-
-
-class Interrupting(C.Callback):
-    """A signal that comes while a batch is computed."""
-
-    def __init__(self, batch):
-        super().__init__()
-        self.left = batch
-
-    def on_train_batch_begin(self, batch, logs=None):
-        """Send the signal to this process."""
-        self.left -= 1
-        if not self.left:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-class StepValues(keras.Sequential):
-    """A model whose step returns a value of the batch."""
-
-    def train_step(self, data):
-        """The built-in step, and the value."""
-        return {**super().train_step(data), "last": keras.ops.max(data[0])}
-
-
-class ComputedValues(keras.Sequential):
-    """A model whose metrics have a value of the batch."""
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Those of compile(), and the value."""
-        found = super().compute_metrics(x, y, y_pred, sample_weight)
-        return {**found, "last": keras.ops.max(x)}
-
-
-@pytest.mark.parametrize(
-    ("batch", "kind"),
-    [
-        (2, keras.Sequential),
-        (4, keras.Sequential),
-        (8, keras.Sequential),
-        (4, StepValues),
-        (4, ComputedValues),
-    ],
-    ids=["within", "end of an epoch", "end of all", "values of a step", "computed values"],
-)
-def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes(
-    tmp_path, batch, kind
-):
-    """Its values are those of all batches, and a callback's learning rate is not changed twice."""
-    given = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "validation_data": VALID}
-    given["validation_batch_size"] = 8
-
-    def build():
-        return compiled(kind(mlp().layers))
-
-    make = lambda: [C.LearningRateScheduler(halved), Seen()]  # noqa: E731
-    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        estimator.fit(X, Y, **given, callbacks=[*make(), Interrupting(batch)])
-    assert checkpoints.latest(tmp_path).step == batch
-    resumed, own = KerasModelToCerebrasEstimator(build, tmp_path), make()
-    found = resumed.fit(X, Y, **given, callbacks=own)
-    model, callbacks = build(), make()
-    wanted = model.fit(X, Y, **given, callbacks=callbacks, verbose=0)
-    assert found.epoch == list(range((batch - 1) // 4, 2))
-    for key, values in wanted.history.items():
-        assert found.history[key] == pytest.approx(values[-len(found.epoch) :], rel=1e-5), key
-    for each, theirs in zip(resumed.keras_model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
-    (begin, *calls), wanted_calls = own[1].calls, callbacks[1].calls
-    assert begin[0] == wanted_calls[0][0]
-    assert [call[0] for call in calls] == [call[0] for call in wanted_calls[-len(calls) :]]
-    assert resumed.fit(X, Y, **given, callbacks=make()).epoch == []
-
-
-def test_a_signal_is_handled_after_on_train_batch_end(tmp_path):
-    """Its callbacks are called once, and the weights that they set are those of the checkpoint."""
-    given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
-    first, last = SeenBatches(), SeenBatches()
-    with pytest.raises(KeyboardInterrupt):
-        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(
-            X, Y, **given, callbacks=[first, Interrupting(3)]
-        )
-    resumed = KerasModelToCerebrasEstimator(mlp, tmp_path)
-    resumed.fit(X, Y, **given, callbacks=[last])
-    model, seen = mlp(), SeenBatches()
-    model.fit(X, Y, **given, callbacks=[seen], verbose=0)
-    ends = [[call[0] for call in each.calls if call[0][0] == "batch end"] for each in (first, last)]
-    assert [*ends[0], *ends[1]] == [call[0] for call in seen.calls if call[0][0] == "batch end"]
-    assert len(ends[0]) == 3
-    for each, theirs in zip(resumed.keras_model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(each, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_a_resumed_epoch_begins_other_metrics_anew(tmp_path):
-    given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
-
-    def build(metric):
-        model = mlp()
-        model.compile("sgd", model.loss, metrics=[metric])
-        return model
-
-    estimator = KerasModelToCerebrasEstimator(lambda: build("accuracy"), tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        estimator.fit(X, Y, **given, callbacks=[Interrupting(3)])
-    all_classes = keras.metrics.SparseTopKCategoricalAccuracy(k=CLASSES, name="all")
-    resumed = KerasModelToCerebrasEstimator(lambda: build(all_classes), tmp_path)
-    assert resumed.fit(X, Y, **given, callbacks=[Seen()]).history["all"] == [1.0]
 
 
 def test_averages_are_the_models_weights_at_the_end_of_a_fit_but_not_a_checkpoints(tmp_path):

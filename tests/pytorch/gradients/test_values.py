@@ -345,23 +345,7 @@ def test_a_resumed_loop_has_what_it_has_read(tmp_path):
     assert found[1][: len(found[0])] == found[0]
 
 
-# What is refused.
-
-
-def of_a_sum(kit):
-    for number, (x, y) in enumerate(kit.train):
-        kit.criterion(kit.model(x), y).backward()
-        if number % 2:
-            norms(kit)
-            kit.optimizer.step()
-            kit.optimizer.zero_grad()
-
-
-def after_the_loss(kit):
-    for number, loss in enumerate(train(kit, after=do_nothing)):
-        loss.item()
-        if number == 11:
-            norms(kit)
+# What is refused, beside the table of docs/pytorch.md.
 
 
 def skips(kit):
@@ -389,41 +373,10 @@ def changes_lr(kit):
     train(kit, edit)
 
 
-def through_a_view(kit):
-    def edit(step):
-        kit.gradients[0][0].mul_(2)
-        norms(kit)
-
-    train(kit, edit)
-
-
-def by_weights(kit):
-    def edit(step):
-        for parameter in kit.model.parameters():
-            parameter.grad.add_(parameter.detach(), alpha=0.01)
-        norms(kit)
-
-    train(kit, edit)
-
-
-def set_to_none(kit):
-    def read(step):
-        if step > 3:
-            kit.optimizer.zero_grad()
-            norms(kit)
-
-    train(kit, after=read)
-
-
 REFUSED = {
-    of_a_sum: "a number of the gradients is read, and they are the sum of several batches",
-    after_the_loss: "step 12 has already run without its gradients: read them before the loss",
     skips: r"optimizer.step\(\) must follow: step 8 has run",
     edits_afterwards: "edited differently than in earlier steps, and this step has run",
     changes_lr: "lr, weight_decay or param_groups have changed since a value was read",
-    through_a_view: "and they were edited through views",
-    by_weights: "and they were edited by weights, which are on the wafer",
-    set_to_none: r"after zero_grad\(\) has set that of 0.weight to None",
 }
 
 
