@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
-from csrun.compiler.graph.array import Shape, contiguous
+from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError
+from csrun.compiler.graph.array import Array, Shape, contiguous
 from csrun.compiler.lair.formula_trace import Options
 
 SCRATCH = -1  # in place of a parameter's index
@@ -93,3 +94,31 @@ class LoopNest:
     inner: Shape
     reduced: int
     members: list[Member] = field(default_factory=list)
+
+
+def result_access(member: Member, number: int, target: Array, has_rows: bool) -> Access:
+    """Return the location of the result in the program's array, without size-1 axes of a
+    sum.
+    """
+    strides = target.strides
+    row = 0
+    if has_rows and not member.summed:
+        row, strides = strides[0], strides[1:]
+    shape = target.shape[len(target.shape) - len(strides) :]
+    kept = [(n, s) for n, s in zip(shape, strides, strict=True)]
+    wanted = list(member.kept_axes)
+    while len(kept) > len(wanted):  # axes of size 1 that were summed
+        place = next((d for d, (n, _) in enumerate(kept) if n == 1), None)
+        if place is None:
+            raise NoMachineCodeError("a result of another shape")
+        at = place if member.summed and place == 0 else len(kept) - 1
+        if kept[at][0] != 1:
+            raise NoMachineCodeError("a result of another shape")
+        del kept[at]
+    if [n for n, _ in kept] != wanted:
+        raise NoMachineCodeError("a result of another shape")
+    if target.repeats:
+        raise NoMachineCodeError("a result that repeats")
+    if target.dtype != member.out_dtype:
+        raise NoMachineCodeError("a result of another type")
+    return Access(number, target.dtype, row, tuple(s for _, s in kept), member.comes_again)

@@ -9,13 +9,21 @@ from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineConstantExpr, AffineDimExpr, AffineMap
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineMap
 
 from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.emit.llvm.lane_values import NoMachineCodeError, stored_size
-from csrun.compiler.emit.llvm.loops.members import PARTS, SCRATCH, Access, LoopNest, Member
+from csrun.compiler.emit.llvm.loops.members import (
+    PARTS,
+    SCRATCH,
+    Access,
+    LoopNest,
+    Member,
+    result_access,
+)
 from csrun.compiler.emit.llvm.loops.nests import rows_read
+from csrun.compiler.emit.llvm.loops.operand_reads import OperandRead
 from csrun.compiler.graph.array import Array, Shape, contiguous
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators
@@ -177,7 +185,11 @@ class KernelStages:
             function not in (operators.IDENTITY, operators.LARGEST) or member.comes_again
         ):
             raise NoMachineCodeError(f"a reduction by {function}")
-        self._place(member, list(op.ins), maps, inner)
+        reads = [
+            OperandRead(self._base_of(value), value, where, inner, self.has_rows)
+            for value, where in zip(op.ins, maps, strict=False)
+        ]
+        self._place(member, reads)
         self._members[op.out] = member
 
     def _space(self, op: lair.GenericOp, maps: Sequence[AffineMap]) -> Shape:
@@ -201,24 +213,35 @@ class KernelStages:
             first = first.lhs
         return self.has_rows and first == AffineDimExpr(0)
 
-    def _place(
-        self, member: Member, ins: list[SSAValue], maps: Sequence[AffineMap], inner: Shape
-    ) -> None:
+    def _place(self, member: Member, reads: Sequence[OperandRead]) -> None:
         """Choose the stage of an operator, and locate its operands and its result."""
-        sources = [self._source(value) for value in ins]
-        stage = min(self._least.get(member.value, 0), len(self.stages))
-        for (base, _), value, where in zip(sources, ins, maps, strict=False):
-            producer = self._members.get(base)
-            if producer is None:
-                continue
-            is_point = base is value and self._is_identity(where) and member.function != "pick"
-            if not is_point or producer.inner != inner or not producer.is_pointwise:
-                if producer.summed or producer.comes_again:
-                    raise NoMachineCodeError("a sum over rows that is read in the loop")
-                stage = max(stage, producer.stage + 1)
-            else:
-                stage = max(stage, producer.stage)
         targets = self._targets.get(member.value, [])
+        least = min(self._least.get(member.value, 0), len(self.stages))
+        stage = max([least, *(self._first_stage_of(member, read) for read in reads)])
+        self._add_to_stage(member, self._after_readers(targets, stage))
+        for read in reads:
+            member.ins.append(self._operand(member, read))
+        for target in targets:
+            member.out.append(result_access(member, self._written(target), target, self.has_rows))
+        if member.summed:
+            if not targets:
+                raise NoMachineCodeError("a sum over rows without an array")
+            self._place_parts(member)
+
+    def _first_stage_of(self, member: Member, read: OperandRead) -> int:
+        """Return the first stage in which an operand is known."""
+        producer = self._members.get(read.base)
+        if producer is None:
+            return 0
+        is_point = not read.is_view and read.is_identity and member.function != "pick"
+        if is_point and producer.inner == read.inner and producer.is_pointwise:
+            return producer.stage
+        if producer.summed or producer.comes_again:
+            raise NoMachineCodeError("a sum over rows that is read in the loop")
+        return producer.stage + 1
+
+    def _after_readers(self, targets: Sequence[Array], stage: int) -> int:
+        """Return the first stage from `stage` on that may write over arrays read before."""
         for array, reader, is_same in self._readers:
             if any(array.name == target.name for target in targets):
                 if not is_same or array not in targets:
@@ -226,6 +249,10 @@ class KernelStages:
                         f"{array.name} is read in one order, and written in another"
                     )
                 stage = max(stage, reader.stage)
+        return stage
+
+    def _add_to_stage(self, member: Member, stage: int) -> None:
+        """Add an operator to the first stage from `stage` on that it fits, or to a new one."""
         while stage < len(self.stages) and not self._fits(member, self.stages[stage]):
             stage += 1
         if stage == len(self.stages):
@@ -233,25 +260,25 @@ class KernelStages:
         member.stage = stage
         self.stages[stage].members.append(member)
         self.stages[stage].reduced = max(self.stages[stage].reduced, member.reduced)
-        for (base, shape), value, where in zip(sources, ins, maps, strict=False):
-            member.ins.append(self._operand(member, base, shape, value, where, inner))
-        for target in targets:
-            number = self._parameter(target)
-            if number in self.written or any(
-                a.name == target.name and a != target and n in self.written
-                for n, a in enumerate(self.parameters)
-                if a.stem == target.stem
-            ):
-                raise NoMachineCodeError(f"{target.name} is written twice")
-            self.written.add(number)
-            member.out.append(self._result(member, number, target))
-        if member.summed:
-            member.at = self.parts_bytes
-            lanes = 16 if not member.kept_axes else 1
-            size = lanes * max(prod(member.kept_axes), 1) * stored_size(member.out_dtype)
-            self.parts_bytes += PARTS * aligned(size)
-            if not targets:
-                raise NoMachineCodeError("a sum over rows without an array")
+
+    def _written(self, target: Array) -> int:
+        """Return the number of the parameter that an array is written to."""
+        number = self._parameter(target)
+        if number in self.written or any(
+            a.name == target.name and a != target and n in self.written
+            for n, a in enumerate(self.parameters)
+            if a.stem == target.stem
+        ):
+            raise NoMachineCodeError(f"{target.name} is written twice")
+        self.written.add(number)
+        return number
+
+    def _place_parts(self, member: Member) -> None:
+        """Choose the location of the partial sums of a sum over rows."""
+        member.at = self.parts_bytes
+        lanes = 16 if not member.kept_axes else 1
+        size = lanes * max(prod(member.kept_axes), 1) * stored_size(member.out_dtype)
+        self.parts_bytes += PARTS * aligned(size)
 
     def _fits(self, member: Member, stage: LoopNest) -> bool:
         """Return whether an operator can be in a stage."""
@@ -259,77 +286,42 @@ class KernelStages:
             return False
         return not (member.reduced and stage.reduced and member.reduced != stage.reduced)
 
-    def _source(self, value: SSAValue) -> tuple[SSAValue, Shape]:
-        """Return the value under a view, and the shape under which it is seen."""
-        shape = shape_of(type_of(value))
+    def _base_of(self, value: SSAValue) -> SSAValue:
+        """Return the value under its views."""
         while value in self._views:
             value = self._views[value]
-        return value, shape
+        return value
 
-    def _operand(
-        self,
-        member: Member,
-        base: SSAValue,
-        shape: Shape,
-        value: SSAValue,
-        where: AffineMap,
-        inner: Shape,
-    ) -> "Access | Member":
-        producer = self._members.get(base)
-        if producer is not None:
-            if producer.stage == member.stage:
-                return producer
-            self._keep(producer)
-            stored = producer.out[0]
-            if base is not value and stored.axes != contiguous(producer.kept_axes):
-                raise NoMachineCodeError("a view of what is not contiguous")
-            strides = stored.axes if base is value else contiguous(shape[1:])
-            if self.has_rows and len(shape) != len(strides) + 1:
-                # a kept axis of size 1, of a sum along the row
-                strides = (*strides, *(0 for _ in range(len(shape) - 1 - len(strides))))
-            own = (stored.row, *strides) if self.has_rows else strides
-            found = self._strided(where, own, inner, shape)
-            return Access(
-                stored.parameter, stored.dtype, found[0], found[1], found[2], stored.start
-            )
-        assert isinstance(base.owner, lair.ReadOp), "it is read or computed"
-        array = base.owner.array
-        if base is not value:
-            seen = array.reshaped(shape)
-            if seen is None:
-                raise NoMachineCodeError("a view of what is not contiguous")
+    def _operand(self, member: Member, read: OperandRead) -> "Access | Member":
+        """Return the location of an operand, or the operator of the same stage that computes it."""
+        producer = self._members.get(read.base)
+        if producer is None:
+            return self._read_array(member, read)
+        if producer.stage == member.stage:
+            return producer
+        self._keep(producer)
+        stored = producer.out[0]
+        if read.is_view and stored.axes != contiguous(producer.kept_axes):
+            raise NoMachineCodeError("a view of what is not contiguous")
+        strides = contiguous(read.shape[1:]) if read.is_view else stored.axes
+        if self.has_rows:
+            # zeros: kept axes of size 1, of a sum along the row
+            missing = len(read.shape) - 1 - len(strides)
+            strides = (stored.row, *strides, *(0 for _ in range(missing)))
+        row, axes, period = read.strided(strides)
+        return Access(stored.parameter, stored.dtype, row, axes, period, stored.start)
+
+    def _read_array(self, member: Member, read: OperandRead) -> Access:
+        """Return the location of an operand in the program's array."""
+        assert isinstance(read.base.owner, lair.ReadOp), "it is read or computed"
+        assert not read.is_view, "a view is one of a value that the kernel computes"
+        array = read.base.owner.array
         if any(array.name == self.parameters[n].name for n in self.written):
             raise NoMachineCodeError(f"{array.name} is read after it was written")
-        row, axes, period = self._strided(where, array.strides, inner, shape)
-        is_same = self._is_identity(where) and not period and member.function != "pick"
+        row, axes, period = read.strided(array.strides)
+        is_same = read.is_identity and not period and member.function != "pick"
         self._readers.append((array, member, is_same))
         return Access(self._parameter(array), array.dtype, row, axes, period)
-
-    def _strided(
-        self, where: AffineMap, strides: Sequence[int], inner: Shape, shape: Shape
-    ) -> tuple[int, tuple[int, ...], int]:
-        """Return strides of the rows and of the inner axes of a space, and the period of the
-        rows.
-        """
-        row, period, axes = 0, 0, [0] * len(inner)
-        for expression, stride, size in zip(where.results, strides, shape, strict=True):
-            match expression:
-                case AffineConstantExpr():
-                    continue
-                case AffineDimExpr():
-                    place = expression.position - self.has_rows
-                    if place < 0:
-                        row = stride
-                    else:
-                        axes[place] = stride if size > 1 else 0
-                case AffineBinaryOpExpr() if expression.lhs == AffineDimExpr(0) and self.has_rows:
-                    row, period = stride, size
-                case _:
-                    raise NoMachineCodeError(f"an index of {expression}")
-        return row, tuple(axes), period
-
-    def _is_identity(self, where: AffineMap) -> bool:
-        return tuple(where.results) == tuple(AffineDimExpr(d) for d in range(where.num_dims))
 
     def _keep(self, member: Member) -> None:
         """Allocate scratch for a value of a row."""
@@ -339,33 +331,6 @@ class KernelStages:
         axes = contiguous(member.kept_axes)
         member.out.append(Access(SCRATCH, member.out_dtype, 0, axes, start=self.scratch_bytes))
         self.scratch_bytes += aligned(nbytes)
-
-    def _result(self, member: Member, number: int, target: Array) -> Access:
-        """Return the location of the result in the program's array, without size-1 axes of a
-        sum.
-        """
-        strides = target.strides
-        row = 0
-        if self.has_rows and not member.summed:
-            row, strides = strides[0], strides[1:]
-        shape = target.shape[len(target.shape) - len(strides) :]
-        kept = [(n, s) for n, s in zip(shape, strides, strict=True)]
-        wanted = list(member.kept_axes)
-        while len(kept) > len(wanted):  # axes of size 1 that were summed
-            place = next((d for d, (n, _) in enumerate(kept) if n == 1), None)
-            if place is None:
-                raise NoMachineCodeError("a result of another shape")
-            at = place if member.summed and place == 0 else len(kept) - 1
-            if kept[at][0] != 1:
-                raise NoMachineCodeError("a result of another shape")
-            del kept[at]
-        if [n for n, _ in kept] != wanted:
-            raise NoMachineCodeError("a result of another shape")
-        if target.repeats:
-            raise NoMachineCodeError("a result that repeats")
-        if target.dtype != member.out_dtype:
-            raise NoMachineCodeError("a result of another type")
-        return Access(number, target.dtype, row, tuple(s for _, s in kept), member.comes_again)
 
     def _parameter(self, array: Array) -> int:
         """Return the index of a program's array among the parameters."""
