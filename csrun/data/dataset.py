@@ -35,7 +35,6 @@ from csrun.data.spec import ArraySpec, specs_of
 from csrun.data.structure import Elements
 
 AUTOTUNE = -1  # one call per CPU of the task
-FEW_SAMPLES, MANY_SAMPLES = 2, 1024  # of a batch whose size is estimated, and that is worth it
 
 
 @dataclass(frozen=True)
@@ -311,20 +310,9 @@ class Dataset:
 
         User functions are only called for this if a batch has many samples.
         """
-        source, few = self._source, FEW_SAMPLES
-        if not isinstance(source, Indexed) or source.reader is None:
-            return None
-        samples = source.largest_batch
         has_functions = any(operator.name == "map" for operator in self.operators)
-        if samples < (MANY_SAMPLES if has_functions else few):
-            return None
-        try:
-            batch = arrays_of(source.read_few(few), StageClock())
-        except Exception:  # left to the first batch to report
-            return None
-        if any(array.shape[:1] != (few,) for array in batch):
-            return None  # the function's result does not scale with the batch
-        return sum(array.nbytes for array in batch) * samples // few
+        source = self._source
+        return source.estimated_batch_bytes(has_functions) if isinstance(source, Indexed) else None
 
     def names(self, arrays: int) -> list[str]:
         """Return the names of a batch's arrays: `features`, `features/ids`, `labels`, …

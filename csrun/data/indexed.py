@@ -23,6 +23,7 @@ from csrun.data.samples import Batch, Rows, Samples
 from csrun.data.structure import Elements
 
 ITEM_STAGE = "source"  # stage of items of another library
+FEW_SAMPLES, MANY_SAMPLES = 2, 1024  # of a batch whose size is estimated, and that is worth it
 
 
 class Order(Protocol):
@@ -129,15 +130,23 @@ class Indexed:
         """Read the batch with a number."""
         return self._batched()[1].read(self, number, clock)
 
-    def read_few(self, count: int) -> Batch | LazyBatch:
-        """Read a batch of the first `count` samples."""
-        return replace(self, batch_size=count).read(0, StageClock())
-
-    @property
-    def largest_batch(self) -> int:
-        """Size of the largest batch."""
+    def estimated_batch_bytes(self, has_functions: bool) -> int | None:
+        """Estimate the bytes of the largest batch from a few samples; None if that is not possible,
+        or if a function of the user would be called for a batch of few samples.
+        """
         samples = self.order.length
-        return self.batch_size if samples is None else min(self.batch_size, samples)
+        largest = self.batch_size if samples is None else min(self.batch_size, samples)
+        if self.reader is None or largest < (MANY_SAMPLES if has_functions else FEW_SAMPLES):
+            return None
+        clock = StageClock()
+        try:
+            few = replace(self, batch_size=FEW_SAMPLES).read(0, clock)
+            batch = arrays_of(few, clock)
+        except Exception:  # left to the first batch to report
+            return None
+        if any(array.shape[:1] != (FEW_SAMPLES,) for array in batch):
+            return None  # the function's result does not scale with the batch
+        return sum(array.nbytes for array in batch) * largest // FEW_SAMPLES
 
     def rows(self, number: int) -> Rows:
         """Sample numbers of a batch."""
