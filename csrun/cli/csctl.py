@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from csrun.jobs.overview import SystemStatus
     from csrun.jobs.usage import SystemUsed, Usage
     from csrun.launch.backend import JobStatus, NodeStatus
+    from csrun.launch.site_numbers import SiteNumbers
 
 NAME = "csctl"
 Row = TypeVar("Row")
@@ -123,12 +124,7 @@ def get_jobs(
 def get_job(site: str | None, job_id: int, output: str) -> int:
     """Details of one job."""
     (job,) = backend_at(site).jobs(job_id)
-    if output == "json":
-        _print_json(job)
-    else:
-        for key, value in job.details():
-            click.echo(f"{key:<10} {printable(value)}")
-    return 0
+    return _show_details(job, output)
 
 
 @get.command("usage", context_settings=SETTINGS)
@@ -175,14 +171,7 @@ def get_cluster(site: str | None, output: str) -> int:
     from csrun.launch.site_numbers import cluster_of
     from csrun.site import load
 
-    known = load(site)
-    found = cluster_of(known, backend_at(site))
-    if output == "json":
-        _print_json(found)
-    else:
-        for key, value in found.details():
-            click.echo(f"{key:<10} {printable(value)}")
-    return 0
+    return _show_details(cluster_of(load(site), backend_at(site)), output)
 
 
 @csctl.group("cancel", cls=JobCommandGroup)
@@ -234,6 +223,15 @@ def _show(
         csv.writer(sys.stdout, lineterminator="\n").writerows([headings, *map(row_of, found)])
     else:
         tables.show(headings, map(row_of, found), cut, droppable)
+    return 0
+
+
+def _show_details(found: "JobStatus | SiteNumbers", output: str) -> int:
+    if output == "json":
+        _print_json(found)
+    else:
+        for key, value in found.details():
+            click.echo(f"{key:<10} {printable(value)}")
     return 0
 
 

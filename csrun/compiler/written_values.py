@@ -21,7 +21,6 @@ from csrun.compiler.graph.kernel import Kernel
 from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import GRADIENT, INPUT, RECORDED, Combine, RecordedValue
 
-OUTPUT = "output/"
 _FORMATS = (HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp)
 
 

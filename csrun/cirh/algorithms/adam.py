@@ -15,12 +15,11 @@ from csrun.cirh.algorithms.base import (
     Share,
     check_decay,
     check_moments,
-    decay,
     double,
     flag,
+    number,
     patterns,
     schedule,
-    share,
 )
 from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 
@@ -67,13 +66,13 @@ class AdamAttr(Algorithm):
     ) -> Self:
         return cls(
             schedule(learning_rate),
-            share(betas[0]),
+            number(betas[0]),
             double(betas[1]),
             double(epsilon),
             flag(decoupled),
             flag(epsilon_hat),
             flag(bias_correction),
-            decay(weight_decay),
+            number(weight_decay),
             patterns(exclude),
             flag(amsgrad),
             flag(maximize),
@@ -121,7 +120,7 @@ class LambAttr(Algorithm):
             double(betas[1]),
             double(epsilon),
             flag(bias_correction),
-            decay(weight_decay),
+            number(weight_decay),
             patterns(exclude),
             flag(maximize),
         )

@@ -15,13 +15,12 @@ from csrun.cirh.algorithms.base import (
     Share,
     check_decay,
     check_moments,
-    decay,
     double,
     flag,
+    number,
     patterns,
     require,
     schedule,
-    share,
 )
 from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 
@@ -57,10 +56,10 @@ class AdamaxAttr(Algorithm):
     ) -> Self:
         return cls(
             schedule(learning_rate),
-            share(betas[0]),
+            number(betas[0]),
             double(betas[1]),
             double(epsilon),
-            decay(weight_decay),
+            number(weight_decay),
             patterns(exclude),
             flag(maximize),
         )
@@ -112,7 +111,7 @@ class NAdamAttr(Algorithm):
             double(epsilon),
             double(momentum_decay),
             flag(decoupled),
-            decay(weight_decay),
+            number(weight_decay),
             patterns(exclude),
             flag(maximize),
         )
@@ -158,11 +157,11 @@ class RAdamAttr(Algorithm):
     ) -> Self:
         return cls(
             schedule(learning_rate),
-            share(betas[0]),
+            number(betas[0]),
             double(betas[1]),
             double(epsilon),
             flag(decoupled),
-            decay(weight_decay),
+            number(weight_decay),
             patterns(exclude),
             flag(maximize),
         )

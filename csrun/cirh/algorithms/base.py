@@ -53,14 +53,9 @@ def schedule(rate: float | Rate) -> Rate:
     return ScheduleAttr.constant(rate) if isinstance(rate, int | float) else rate
 
 
-def decay(weight_decay: float | StepNumberAttr) -> Decay:
-    """Return a weight decay; a number is constant."""
-    return weight_decay if isinstance(weight_decay, StepNumberAttr) else double(weight_decay)
-
-
-def share(number: float | StepNumberAttr) -> Share:
-    """Return the decay factor of a running mean; a number is constant."""
-    return number if isinstance(number, StepNumberAttr) else double(number)
+def number(value: float | StepNumberAttr) -> Double | StepNumberAttr:
+    """Return a constant as an attribute; a number passed with each step is one already."""
+    return value if isinstance(value, StepNumberAttr) else double(value)
 
 
 def patterns(names: Sequence[str]) -> Patterns:

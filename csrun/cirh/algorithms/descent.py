@@ -14,13 +14,12 @@ from csrun.cirh.algorithms.base import (
     Share,
     check_decay,
     check_share,
-    decay,
     double,
     flag,
+    number,
     patterns,
     require,
     schedule,
-    share,
 )
 from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 
@@ -60,9 +59,9 @@ class SgdAttr(Algorithm):
     ) -> Self:
         return cls(
             schedule(learning_rate),
-            share(momentum),
+            number(momentum),
             flag(nesterov),
-            decay(weight_decay),
+            number(weight_decay),
             patterns(exclude),
             double(dampening),
             flag(maximize),

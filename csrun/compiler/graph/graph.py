@@ -92,11 +92,6 @@ class Graph:
         """Return the position of an operator in the program."""
         return self._places[operation]
 
-    def precedes(self, value: SSAValue, operation: Operation) -> bool:
-        """Return whether a value is computed before an operator."""
-        owner = base_of(value).owner
-        return isinstance(owner, Operation) and self._places[owner] < self._places[operation]
-
     def runs_at(self, operation: Operation) -> int:
         """Return the position of the kernel that covers an operator, or its own if none does
         yet.
