@@ -6,16 +6,22 @@ and by finite differences; in tests/compiler/test_operators.py the compiled prog
 
 from collections.abc import Mapping, Sequence
 
-from support.operators import elementwise, images, matrices, networks
+from support.operators import arrays, elementwise, images, matrices, networks
 from support.operators.cases import Case, normal
 from support.operators.elementwise import OTHERS, TIES, WITH_ZERO, ZEROS
 
 __all__ = ["CASES", "ELSEWHERE", "FORWARD", "OTHERS", "TIES", "WITH_ZERO", "ZEROS", "normal"]
 
-FORWARD: Sequence[Case] = (*elementwise.FORWARD, *networks.FORWARD, *images.FORWARD)
+FORWARD: Sequence[Case] = (
+    *elementwise.FORWARD,
+    *arrays.FORWARD,
+    *networks.FORWARD,
+    *images.FORWARD,
+)
 CASES: Sequence[Case] = (
     *FORWARD,
     *elementwise.WITHOUT_GRADIENT,
+    *arrays.WITHOUT_GRADIENT,
     *networks.WITHOUT_GRADIENT,
     *images.WITHOUT_GRADIENT,
     *matrices.WITHOUT_GRADIENT,

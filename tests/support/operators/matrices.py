@@ -79,7 +79,7 @@ MATRICES: Sequence[Case] = (
         for x in (WIDE, TALL)
         for c in (False, True)
     ),
-    case(linear_algebra.MatrixExpOp, lambda t, x: t.matrix_exp(x), SQUARES / 3),
+    case(linear_algebra.MatrixExpOp, lambda t, x: t.matrix_exp(x), SQUARES / 4),
     case(linear_algebra.MatrixExpOp, lambda t, x: t.matrix_exp(x), -SPD),
     case(
         linear_algebra.HouseholderProductOp,

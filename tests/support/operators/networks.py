@@ -12,7 +12,6 @@ from csrun.cirh.ops import (
     embedding,
     loss,
     normalization,
-    products,
     rotary,
     vocab_shards,
 )
@@ -328,13 +327,6 @@ WITHOUT_GRADIENT: Sequence[Case] = (
             is_causal=True,
             scale=0.5,
         ),
-    ),
-    case(
-        products.AddProductOp,
-        lambda torch, before, a, b: torch.addmm(before, a, b),
-        normal(2, 3),
-        normal(2, 4),
-        normal(4, 3),
     ),
     case(
         vocab_shards.EmbeddingPartOp,
