@@ -8,7 +8,7 @@ from pathlib import Path
 from csrun.base.errors import CsrunError, UsageError
 from csrun.estimator.compilation import compile_run
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.target import machine_for, target_of
+from csrun.estimator.target import RunSpan, machine_for, target_of
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
 from csrun.runtime.chief import step_orders
@@ -26,7 +26,7 @@ def evaluate(run: EstimatorRun, batches: int | None, path: Path | None) -> Resul
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir):
         compiled = compile_run(run, RunMode.EVAL, target, batches)
-    with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
+    with machine_for(run, compiled.executable, target, RunSpan(0, batches)) as (machine, show):
         found = _restore(run, machine, path)
         traced = compiled.traced
         results = step_orders.evaluate(
@@ -46,7 +46,7 @@ def predict(
     target = target_of(run)
     with model_dir.opened(run.model_dir):
         compiled = compile_run(run, RunMode.PREDICT, target, batches)
-    with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
+    with machine_for(run, compiled.executable, target, RunSpan(0, batches)) as (machine, show):
         found = _restore(run, machine, path)
         samples = step_orders.predict(machine, batches, take, show)
         results = {"global_step": float(found.step), "samples": float(samples)}

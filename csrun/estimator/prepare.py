@@ -28,7 +28,7 @@ from csrun.estimator.input_report import NoReports, describe, readers
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.target import cluster_for, compile_target, run_request, target_of
+from csrun.estimator.target import RunSpan, cluster_for, compile_target, run_request, target_of
 from csrun.executable import Executable, RunMode
 from csrun.records import model_dir
 from csrun.records.run_estimate import RunEstimate
@@ -179,7 +179,7 @@ def feed(run: EstimatorRun, asked: FeedRequest, analysis: Path) -> Results:
     with ExitStack() as stack:
         cluster = cluster_for(stack, run, target)
         samples, seconds = drain(
-            cluster.feed(run_request(run, executable, target, 0, None)), asked.seconds
+            cluster.feed(run_request(run, executable, target, RunSpan(0, None))), asked.seconds
         )
         cluster.stop({})
     rate = samples / seconds if seconds else 0.0

@@ -187,21 +187,27 @@ def on_least_loaded(target: Target) -> Target:
     return replace(target, system=freest, others=others)
 
 
-@contextmanager
-def machine_for(
-    run: EstimatorRun,
-    executable: Executable,
-    target: Target,
-    first: int,
-    last: int | None,
-    data_order: bytes = b"",
-    batch: int | None = None,
-) -> Iterator[tuple[Machine, Show]]:
-    """Load the Executable, ready to run from step `first`, and yield it with its progress display.
+@dataclass(frozen=True)
+class RunSpan:
+    """Steps and batches of a run.
 
-    data_order: order of the run's data set, sent to streamers.
+    first: first global step.
+    last: first batch that is not used; None for all.
+    data_order: order of the data set, sent to streamers.
     batch: number of the first batch, if it is not that of the step.
     """
+
+    first: int
+    last: int | None
+    data_order: bytes = b""
+    batch: int | None = None
+
+
+@contextmanager
+def machine_for(
+    run: EstimatorRun, executable: Executable, target: Target, span: RunSpan
+) -> Iterator[tuple[Machine, Show]]:
+    """Load the Executable, ready to run, and yield it with its progress display."""
     target = on_least_loaded(target)
     in_job = target.context if target.site else None
     telemetry_dir, names = (
@@ -210,7 +216,7 @@ def machine_for(
     )
     with (
         progress_display(run.context) as show,
-        loaded_machine(run, executable, target, first, last, data_order, batch) as machine,
+        loaded_machine(run, executable, target, span) as machine,
         telemetry_published(
             show, telemetry_dir, names, lambda: machine.arena_bytes
         ) as show_everywhere,
@@ -220,18 +226,12 @@ def machine_for(
 
 @contextmanager
 def loaded_machine(
-    run: EstimatorRun,
-    executable: Executable,
-    target: Target,
-    first: int,
-    last: int | None,
-    data_order: bytes,
-    batch: int | None,
+    run: EstimatorRun, executable: Executable, target: Target, span: RunSpan
 ) -> Iterator[Machine]:
     """Load the Executable on its systems, leased for the time of the block, or in this process."""
     if target.site is None or target.context is None or run.folder is None:
         sram_bytes = target.system.sram_bytes
-        first = first if batch is None else batch
+        first = span.first if span.batch is None else span.batch
         _warn_of_store_options(run, "in this process")
         yield CpuMachine(executable, run.dataset, run.settings, first, sram_bytes, run.is_pushed)
         return
@@ -247,7 +247,7 @@ def loaded_machine(
             stack.enter_context(lease)
         stack.enter_context(uses.record_lease())
         cluster = cluster_for(stack, run, target)
-        request = run_request(run, executable, target, first, last, data_order, batch)
+        request = run_request(run, executable, target, span)
         yield cluster.start(request, partial(_spawn_wafers, target, run.folder), log.info)
 
 
@@ -275,13 +275,7 @@ def cluster_for(stack: ExitStack, run: EstimatorRun, target: Target) -> RunPeers
 
 
 def run_request(
-    run: EstimatorRun,
-    executable: Executable,
-    target: Target,
-    first: int,
-    last: int | None,
-    data_order: bytes = b"",
-    batch: int | None = None,
+    run: EstimatorRun, executable: Executable, target: Target, span: RunSpan
 ) -> RunRequest:
     """Return the request that starts a run on a cluster."""
     context = _context(target)
@@ -289,8 +283,8 @@ def run_request(
     return RunRequest(
         executable,
         run.settings,
-        first,
-        last,
+        span.first,
+        span.last,
         Feeding(
             tuple(map(streamer_name, context.streamers)),
             options=LayoutAdvice.of(context.job, nodes).options_for,
@@ -299,10 +293,10 @@ def run_request(
         tuple(each.name for each in target.systems),
         target.system.usable_cores,
         target.system.sram_bytes,
-        data_order,
+        span.data_order,
         run.data,
-        batch,
-        checkpoint_space(run, executable.plan, first, last),
+        span.batch,
+        checkpoint_space(run, executable.plan, span.first, span.last),
         memoryx_names(context.memoryx),
         tuple(map(swarmx_name, context.swarmx)),
         run.is_pushed,

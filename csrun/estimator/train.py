@@ -22,7 +22,7 @@ from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.progress import Show
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
-from csrun.estimator.target import Target, machine_for, target_of
+from csrun.estimator.target import RunSpan, Target, machine_for, target_of
 from csrun.executable import Executable, Plan, RunMode
 from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import CB16_UNSCALED
@@ -158,7 +158,7 @@ def _train_from(
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
     executable = _with_room(compiled, target)
-    with machine_for(run, executable, target, first, last) as (machine, show):
+    with machine_for(run, executable, target, RunSpan(first, last)) as (machine, show):
         scale = load_weights(run, machine, found, warm, traced.first_values, traced.changed_values)
         options = replace(
             _loop_options(run, compiled, split, loop, machine.plan),

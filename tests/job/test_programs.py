@@ -21,7 +21,7 @@ from csrun import nn
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.estimator.compilation import compile_run
-from csrun.estimator.target import find_target, machine_for
+from csrun.estimator.target import RunSpan, find_target, machine_for
 from csrun.estimator.start import load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, model_dir
@@ -66,7 +66,7 @@ def lead(run):
         )
         found = checkpoints.latest(run.model_dir)
         first = found.step if found else 0
-        with machine_for(run, train, target, first, LAST) as (machine, show):
+        with machine_for(run, train, target, RunSpan(first, LAST)) as (machine, show):
             load_weights(run, machine, found, None, {})
             evaluate = machine.load(evaluation, Feed(run.dataset))
             options = LoopOptions(

@@ -11,7 +11,7 @@ import torch
 from csrun.base.errors import CsrunError, UsageError
 from csrun.context import Progress
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.target import Target, machine_for
+from csrun.estimator.target import RunSpan, Target, machine_for
 from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.lower.to_cirh import output_name
@@ -68,7 +68,8 @@ class ScriptMachine:
         data_order, first = batches.loader.encode(), batches.upcoming
         last = batches.last_for(owner.rows, first)
         executable = with_window(owner.executable, window_bytes, target.system.sram_bytes)
-        place = machine_for(run, executable, target, step, last, data_order, first)
+        span = RunSpan(step, last, data_order, first)
+        place = machine_for(run, executable, target, span)
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
         self._take(owner, self.machine)
