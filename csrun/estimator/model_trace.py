@@ -20,6 +20,7 @@ from csrun.estimator.micro_batches import require_divides
 from csrun.executable import BatchSplit, RunMode
 from csrun.nn import summary
 from csrun.nn.summary import SummaryKind
+from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import Tracer
 from csrun.records.update_summaries import NO_SUMMARIES, UpdateSummaries
 from csrun.runtime.step.results import HostCall, Summary
@@ -84,16 +85,8 @@ def trace_model(
     a micro-batch cannot be split into the minibatches, or over the systems
     """
     with Tracer(precision, storage) as tracer:
-        specs = dataset.element_spec()
-        _require_arguments(dataset.nested(specs), run_mode)
-        tensors = [
-            tracer.input(
-                name,
-                _minibatch(spec.shape, split),
-                _dtype(np.dtype(spec.dtype), precision),
-            )
-            for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
-        ]
+        _require_arguments(dataset.nested(dataset.element_spec()), run_mode)
+        tensors = _inputs(tracer, dataset, split, precision)
         features, labels = (*dataset.nested(tensors), None)[:2]
         spec = model_fn(features, labels, run_mode, params)
         _check(spec, run_mode)
@@ -103,13 +96,11 @@ def trace_model(
         function, host_tensors = spec.host_call or (None, [])
         names = tuple(f"host_{index}" for index in range(len(host_tensors)))
         outputs = list(zip(names, host_tensors, strict=True))
-        summaries = []
+        summaries: tuple[Summary, ...] = ()
         if run_mode is RunMode.TRAIN:
             _summarize_minimized(spec)
-            for index, (name, (kind, tensor)) in enumerate(tracer.summaries.items()):
-                output = f"summary_{index}"
-                outputs.append((output, tensor))
-                summaries.append(Summary(name, output, kind is SummaryKind.HISTOGRAM))
+            summaries = _summaries(tracer)
+            outputs += [(each.output, tracer.summaries[each.name][1]) for each in summaries]
         evaluated = spec.loss if run_mode is RunMode.EVAL else None
         parts = None if evaluated is None else loss_parts(evaluated)
         outputs += parts.outputs if parts else []
@@ -117,7 +108,24 @@ def trace_model(
     host = HostCall(function, names) if function else None
     means = parts.means if parts else None
     of_updates = spec.train_op.summaries if spec.train_op else NO_SUMMARIES
-    return TracedModel(module, host, tuple(summaries), means, of_updates=of_updates)
+    return TracedModel(module, host, summaries, means, of_updates=of_updates)
+
+
+def _inputs(tracer: Tracer, dataset: Dataset, split: BatchSplit, precision: str) -> list[Tensor]:
+    """Return a traced tensor of a minibatch for each array of the data set."""
+    specs = dataset.element_spec()
+    return [
+        tracer.input(name, _minibatch(spec.shape, split), _dtype(np.dtype(spec.dtype), precision))
+        for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
+    ]
+
+
+def _summaries(tracer: Tracer) -> tuple[Summary, ...]:
+    """Return the summaries of a model, each with an output of its own."""
+    return tuple(
+        Summary(name, f"summary_{index}", kind is SummaryKind.HISTOGRAM)
+        for index, (name, (kind, _)) in enumerate(tracer.summaries.items())
+    )
 
 
 def _summarize_minimized(spec: CSEstimatorSpec) -> None:
