@@ -1,6 +1,6 @@
 """Threads of a task that share calls of a function, and sums of large arrays by them.
 
-For functions whose time is spent without Python's lock: machine code, and NumPy on large arrays.
+For functions that mostly run without the GIL: machine code, and NumPy on large arrays.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ import numpy as np
 from csrun.executable.arrays import Array
 
 #: Elements of a sum that one thread computes at a time. Measured: with smaller pieces the threads
-#: wait for Python's lock between two of them, and a sum of fewer elements ends before a thread
+#: wait for the GIL between two of them, and a sum of fewer elements ends before a thread
 #: wakes up.
 SUMMED_AT_A_TIME, LEAST_SHARED_SUM = 1 << 18, 1 << 20
 
