@@ -36,9 +36,15 @@ WORDS = {
     r"(lie|lies) in (?!wait)": "is in",
     r"stands? (in|there|for|before|after)": "is in, precedes or follows",
     r"seen to": "checked",
+    r"beside": "next to, with or compared with",
+    r"so many": "this many",
+    r"(?<!such )as by": "such as by, or with",
+    r"(goes|go|going) on": "continues",
+    r"anyhow": "in any case",
+    r"Python's lock": "the GIL",
 }
 #: Words that messages avoid, too; pages use them for what a program leaves and for places.
-WORDS_OF_MESSAGES = {r"behind": "after", r"beside": "next to, or besides", r"nobody": "no user"}
+WORDS_OF_MESSAGES = {r"behind": "after", r"nobody": "no user"}
 #: First words of a docstring that is a clause instead of a noun or a verb.
 OPENINGS = {"What", "Where", "How", "Those", "Which", "Who", "There", "That", "It", "So"}
 

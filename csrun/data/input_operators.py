@@ -61,7 +61,7 @@ def call_site() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and Path(frame.f_code.co_filename).is_relative_to(DATA):
         frame = frame.f_back
-    # Called by csrun itself, as by the loop: no line of the user's would help.
+    # Called by csrun itself, for example by the loop: there is no line of the user to name.
     if frame is None or Path(frame.f_code.co_filename).is_relative_to(SOURCE_FOLDER):
         return ""
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

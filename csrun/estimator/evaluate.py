@@ -41,7 +41,7 @@ def evaluate(run: EstimatorRun, batches: int | None, path: Path | None) -> Resul
 def predict(
     run: EstimatorRun, batches: int | None, path: Path | None, take: Callable[[StepResult], None]
 ) -> Results:
-    """Pass the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
+    """Pass the predictions of a checkpoint, selected as in `evaluate`, to `take`."""
     _trained(run, path)
     target = target_of(run)
     with model_dir.opened(run.model_dir):

@@ -69,7 +69,7 @@ def compile_only(run: EstimatorRun, mode: RunMode) -> Results:
 def prepare_traced(
     run: EstimatorRun, tracing: compilation.Tracing, options: CompileOptions, only: Preparation
 ) -> None:
-    """Validate or compile a model already traced, as by the first step of a PyTorch loop."""
+    """Validate or compile a traced model, such as the first step of a PyTorch loop."""
     folder = _to_measure()
     if only is Preparation.VALIDATE_ONLY:
         _validate(run, tracing.trace(options))

@@ -1,4 +1,4 @@
-"""Cancelling a job: its launcher is signalled, as by Ctrl-C, and ends the tasks.
+"""Cancellation of a job: its launcher gets a signal, like Ctrl-C, and ends the tasks.
 
 A launcher is identified by process id and start time, so that no later process is signalled.
 """

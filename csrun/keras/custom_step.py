@@ -218,7 +218,7 @@ class CustomStep(ReturnedValues):
 
     @property
     def _has_cleared(self) -> bool:
-        """Return whether the gradients are removed, as by zero_grad()."""
+        """Return whether the gradients are cleared, for example by zero_grad()."""
         return all(v._value.grad is None or tensor.grad is None for v, tensor in self._trained)
 
     def _apply(self, gradients: Any, variables: Any = None) -> None:

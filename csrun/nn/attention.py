@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
 
     A boolean mask is True at the keys to attend to; a mask of any other type is added to the
     scores. With `is_causal`, query i attends to keys 0..i. A query without any key gives 0. In
-    training, attention weights are dropped with probability `dropout` and the rest scaled up, as by
+    training, attention weights are dropped with probability `dropout` and the rest scaled up, as in
     `Dropout`.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask broadcast to [B, H, T, S]

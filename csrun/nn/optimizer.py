@@ -261,7 +261,7 @@ def require_loss(name: str, loss: object) -> Tensor:
     if tensor.shape:
         raise TraceError(
             f"{user_line()}: {name}: the loss must be a scalar, got shape {list(tensor.shape)}: "
-            "reduce it, as by nn.mean(loss)"
+            "reduce it, for example by nn.mean(loss)"
         )
     return tensor
 

@@ -47,7 +47,7 @@ def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = 
 
     A user error ends the process with one line and its exit code, Ctrl-C with 130; for a task with
     a role in a training, the launcher shows the line. A full disk for the output is one line, too;
-    a closed pipe (`| head`) ends it as by SIGPIPE.
+    a closed pipe (`| head`) ends it like SIGPIPE.
     """
     if _requests:
         raise SchemaFound(schema, default_params)

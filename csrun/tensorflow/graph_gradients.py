@@ -54,8 +54,8 @@ class RequestedGradients:
         variable = variables_by_operator(operator.graph).get(operator.name)
         if variable is None:
             raise GraphError(
-                f"{line_of(operator)}: a gradient is asked of {x.name}, which is no variable: ask "
-                "for those of tf.compat.v1.trainable_variables()"
+                f"{line_of(operator)}: the gradient of {x.name} is requested, which is not a "
+                "variable: request those of tf.compat.v1.trainable_variables()"
             )
         made = tf.compat.v1.placeholder(
             variable.dtype.base_dtype, variable.shape, name=f"gradient_of/{operator.name}"

@@ -249,7 +249,7 @@ def _minimized(loss: Any, gradients: RequestedGradients) -> Any:
     if len(losses) > 1:
         lines = " and ".join(f"{each.name} ({line_of(each.op)})" for each in losses.values())
         raise GraphError(
-            f"model_fn: gradients are asked of {len(losses)} losses, {lines}: minimize their sum"
+            f"model_fn: gradients of {len(losses)} losses are requested, {lines}: minimize the sum"
         )
     return loss if not losses or _plain(loss).name in losses else next(iter(losses.values()))
 

@@ -1,4 +1,4 @@
-"""csrun top beside a job that runs, and after it."""
+"""csrun top while a job runs, and after it."""
 
 import json
 import os

@@ -126,7 +126,10 @@ def test_a_loss_must_be_one_number(tracer, features):
     with pytest.raises(TraceError, match=r"loss must be a scalar, got shape \[4, 6\]"):
         tracer.finish(RunMode.EVAL, features, None, [])
     message = message_of(nn.SGD(0.1).minimize, nn.sum(features, -1))
-    assert "the loss must be a scalar, got shape [4]: reduce it, as by nn.mean(loss)" in message
+    assert (
+        "the loss must be a scalar, got shape [4]: reduce it, for example by nn.mean(loss)"
+        in message
+    )
 
 
 def test_an_optimizer_is_no_train_op(features):

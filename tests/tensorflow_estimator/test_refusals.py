@@ -210,7 +210,7 @@ REFUSED = {
     mapped_without_gradients: r"StopGradient .*: tf.stop_gradient \(or back_prop=False\) of a v",
     written_outside: "index 2 is outside the TensorArray of size 2: give it a larger size",
     column_of_a_category: "operator (AsString|StringToHash).*: it has no CIRH form: strings, and",
-    two_losses: "gradients are asked of 2 losses",
+    two_losses: "gradients of 2 losses are requested",
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",
     stopped: r"tf.stop_gradient \(or back_prop=False\) of a value that weights are trained through",
     updated_in_a_branch: "If .*: train_op depends on a predicate that changes",

@@ -202,7 +202,7 @@ def require_scalar(kind: Tensor) -> None:
     """Raises: VerifyException unless the tensor is a float scalar"""
     if shape_of(kind) != () or not is_float(kind):
         raise VerifyException(
-            f"the loss must be a scalar, got shape {text_of(kind)}: reduce it, as by its mean"
+            f"the loss must be a scalar, got shape {text_of(kind)}: reduce it, for example by mean"
         )
 
 

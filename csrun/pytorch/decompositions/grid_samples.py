@@ -141,7 +141,7 @@ def _unnormalized(above: torch.Tensor, size: int, options: _Options) -> torch.Te
         return (above * size - 1) / 2
     if options.aligned:
         return above * ((size - 1) / 2)
-    # rounded once, as by a fused multiply-add, from two parts of half the bits
+    # rounded once, like a fused multiply-add, from two parts of half the bits
     wide = above * (2**27 + 1 if above.dtype == torch.float64 else 2**12 + 1)
     high = wide - (wide - above)
     return (high * (size / 2) - 0.5) + (above - high) * (size / 2)

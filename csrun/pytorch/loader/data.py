@@ -67,7 +67,7 @@ def check(loader: Any, where: str) -> None:
     if length == UNKNOWN:
         log.warning(
             "%s: the number of batches of %s is not known: the loop's own task makes all of them, "
-            "too, to see where a pass ends",
+            "too, to find the end of a pass",
             where,
             type(loader.dataset).__name__,
         )

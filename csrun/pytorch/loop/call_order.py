@@ -46,7 +46,7 @@ def require_followed(step: LoopStep, accumulates: bool) -> None:
         needed = "backward()" if accumulates and not step.is_updated else "optimizer.step()"
         raise UsageError(
             f"{user_line()}: {needed} must follow: step {step.outputs.number + 1} has run, since a "
-            f"value of it was read; read the value after {needed}, and skip no step by its own loss"
+            f"value of it was read; read the value after {needed}, and do not skip it because of it"
         )
 
 

@@ -75,7 +75,6 @@ def _warn(line: str, count: int, most: int, what: str) -> None:
     if count > most:
         has = (
             f"the step has had more than {most} programs, one for each {what}. From now on a new "
-            "one replaces the one that was not used for the longest time, which is compiled again "
-            "when it is needed"
+            "one replaces the least recently used one, which is compiled again when it is needed"
         )
     log.warning(f"{line}: {has}")

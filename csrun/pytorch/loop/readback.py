@@ -89,8 +89,8 @@ class Readback:
             self._run_through(step)
         if step.loss is None:
             raise UsageError(
-                f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
-                "taken, was not kept: begin in a new model_dir"
+                f"{user_line()}: step {step.number + 1} ran in an earlier run, which did not store "
+                "its loss: begin in a new model_dir"
             )
         return step.loss
 
@@ -118,8 +118,8 @@ class Readback:
         for place in wanted:
             if not place.is_known:
                 raise UsageError(
-                    f"{user_line()}: a value of step {place.step.number + 1} is read, and the loop "
-                    "has left that step before it was computed: read it within the step"
+                    f"{user_line()}: the loop left step {place.step.number + 1} before it ran, so "
+                    "its values are not available: read them within the step"
                 )
         self._count(wanted[-1].step.number)
 

@@ -44,7 +44,7 @@ class ScriptSteps:
         if torch._C._current_autograd_node() is not None:
             raise UsageError(
                 f"{user_line()}: the model is first called in a backward pass, and before it under "
-                "torch.no_grad() only, as by odeint_adjoint: give the DataLoader to "
+                "torch.no_grad() only, as odeint_adjoint does: give the DataLoader to "
                 "cbtorch.dataloader, whose batches begin the steps"
             )
         sizes = (leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim())

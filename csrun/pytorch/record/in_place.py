@@ -129,7 +129,7 @@ class InPlaceWrites:
                 continue
             if not self._recorder.fresh.take(target):
                 made = "forward has not made"
-                remedy = "make it in forward, as by torch.zeros, or build it with torch.stack"
+                remedy = "create it in forward, for example with torch.zeros, or use torch.stack"
                 if self._recorder.is_in_update:
                     made = "this step of the optimizer has not made"
                     remedy = "keep it in self.state[parameter]"
@@ -150,9 +150,11 @@ class InPlaceWrites:
                     "or after optimizer.step()"
                 )
             if target.memory.stored.startswith("boolean"):
-                remedy = "set it in the loop, between two steps, as by buffer.fill_(True)"
+                remedy = (
+                    "set it in the loop, between two steps, for example with buffer.fill_(True)"
+                )
             elif target.memory.stored.startswith("integer"):
-                remedy = "write all of it, as by buffer.fill_(1), or make it a buffer of floats"
+                remedy = "write all of it, as in buffer.fill_(1), or make it a buffer of floats"
             elif self._recorder.has_loss:
                 remedy = "give the Session the optimizer that updates it"
             raise refusal(

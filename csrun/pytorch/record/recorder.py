@@ -400,7 +400,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         is_early = self.backward.forward_end is None and not self.has_updates
         if self.scopes.is_backward and is_early:
             raise CaptureError(
-                f"{user_line()}: gradients are computed outside loss.backward(), as by "
+                f"{user_line()}: gradients are computed outside loss.backward(), such as by "
                 "torch.autograd.grad or torch.func: call backward() on the loss, or give the "
                 "Session lists, [model] and [optimizer]"
             )

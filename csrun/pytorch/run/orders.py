@@ -129,7 +129,7 @@ class TrainingOrders:
         """
         under_way, done = self._finish(training)
         if not done:
-            raise CsrunError(f"the data ended at step {training.step}, and the loop goes on")
+            raise CsrunError(f"the data ended at step {training.step}, but the loop continues")
         under_way.variant.batches.next = under_way.steps[0].batch + done
         return under_way.steps[done:]
 
@@ -182,7 +182,9 @@ class Evaluations:
         while steps:
             done = orders.give(StepOrder(self._taken, len(steps))).done
             if not done:
-                raise CsrunError(f"the data ended at batch {steps[0].batch}, and the loop goes on")
+                raise CsrunError(
+                    f"the data ended at batch {steps[0].batch}, but the loop continues"
+                )
             keep_results(variant, program, steps[:done], program.losses(done))
             steps, self._taken = steps[done:], self._taken + done
 

@@ -158,11 +158,11 @@ class Replay:
         return self.is_on and not self.has_begun
 
     def require_over(self) -> None:
-        """Raises: UsageError during the steps that an earlier run has computed, after the first"""
+        """Raises: UsageError during replayed steps, after the first"""
         if self.is_on and not self.is_at_start:
             raise UsageError(
-                f"{user_line()}: step {self._done + 1} was taken by an earlier run, and its "
-                "weights are gone: skip this line where the Session's is_replayed is true"
+                f"{user_line()}: step {self._done + 1} ran in an earlier run, and its weights "
+                "are not available: skip this line where the Session's is_replayed is true"
             )
 
     @property
@@ -173,7 +173,7 @@ class Replay:
     def refuse_lost_weights(self) -> NoReturn:
         """Raises: UsageError if the script reads the model between two Sessions"""
         raise UsageError(
-            f"{user_line()}: step {self._done} was taken by an earlier run, and its checkpoint was "
+            f"{user_line()}: step {self._done} ran in an earlier run, and its checkpoint was "
             "removed: skip this line where the Session's is_replayed is true, or keep more "
             "checkpoints by initialize(keep_checkpoint_max=...)"
         )
@@ -205,7 +205,7 @@ class Replay:
         found = self._kept.value(values.number, ref.number)
         if found is None and (self.is_on or is_replayed):
             raise ValueLostError(
-                f"{user_line()}: step {values.number + 1} was taken by an earlier run, which did "
+                f"{user_line()}: step {values.number + 1} ran in an earlier run, which did "
                 "not read this value: begin in a new model_dir, or read only what that run read"
             )
         return found
@@ -224,7 +224,7 @@ class Replay:
         found = self._kept_scale(before_last_step)
         if found is None and self.has_begun:
             raise ValueLostError(
-                f"{user_line()}: step {self._done} was taken by an earlier run, which did not read "
+                f"{user_line()}: step {self._done} ran in an earlier run, which did not read "
                 "the loss scale: begin in a new model_dir, or read it where that run read it"
             )
         return found

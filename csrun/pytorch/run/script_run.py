@@ -106,7 +106,7 @@ class ScriptRun(StepQueue):
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:
                 self._writing.add(line)
-                log.info(f"{line}: the loop has written weights: the run goes on from them")
+                log.info(f"{line}: the loop has written weights: the run continues with them")
             if not self._machine.write(changed):
                 self._machine.save()
                 self._restart_machine()

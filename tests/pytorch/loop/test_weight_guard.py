@@ -132,7 +132,7 @@ def test_an_array_of_weights_of_skipped_steps_is_refused(tmp_path):
     with pytest.raises(KeyError), first.session(tmp_path):
         first.loop(lambda step, _: {}["none"] if step == 7 else None)
     again = Script()
-    said = r"step [0-9] was taken by an earlier run"
+    said = r"step [0-9] ran in an earlier run"
     with pytest.raises(UsageError, match=said), again.session(tmp_path):
         again.loop(lambda step, _: again.model[0].weight.data.numpy().sum())
 
@@ -266,7 +266,7 @@ def test_weights_of_steps_that_an_earlier_run_has_taken_are_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt), first.session(tmp_path):
         first.loop(stop)
     again = Script()
-    said = r"step [0-9] was taken by an earlier run"
+    said = r"step [0-9] ran in an earlier run"
     with pytest.raises(UsageError, match=said), again.session(tmp_path):
         again.loop(lambda step, _: again.model.state_dict() if step == 2 else None)
 

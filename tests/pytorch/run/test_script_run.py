@@ -145,7 +145,7 @@ def test_weights_that_a_replayed_session_does_not_have_are_refused(tmp_path):
     epochs(Script().on_csrun(tmp_path, keep_checkpoint_max=1), 2)
     others = Script(9).model.state_dict()
     ours, theirs = Script().on_csrun(tmp_path, keep_checkpoint_max=1), Script()
-    gone = r"step 8 was taken by an earlier run(.|\n)*is_replayed(.|\n)*keep_checkpoint_max"
+    gone = r"step 8 ran in an earlier run(.|\n)*is_replayed(.|\n)*keep_checkpoint_max"
 
     def after(epoch):
         if epoch == 0:

@@ -149,7 +149,7 @@ end:
   ret void
 }}
 
-; Let helpers that sleep go on.
+; Wake sleeping helpers.
 define internal void @team.wake(ptr %team) nounwind {{
 entry:
   %generation = getelementptr i8, ptr %team, i64 {GENERATION}

@@ -65,7 +65,7 @@ class RowOperands:
 
     @property
     def may_add_rows(self) -> bool:
-        """True for a gradient that is expanded to rows, as by the backward pass of a sum."""
+        """True for a gradient that is expanded to rows, as in the backward pass of a sum."""
         return self.op.is_backward and self.op.name == "aten.expand.default"
 
     def axis(self, argument: Any) -> int | None:
