@@ -229,8 +229,8 @@ def _sweep(root: Path) -> None:
 def _rename(temporary: Path, directory: Path) -> None:
     """Move a compile to its place, unless an intact one, or another account's, is there.
 
-    No lock is used: any account that may read `root` could hold it for ever. A damaged compile is
-    moved aside; if another compiler has replaced it meanwhile, the new one is equal.
+    No lock is used: any account that may read `root` could hold it indefinitely. A damaged compile
+    is moved aside; if another compiler has replaced it meanwhile, the new one is equal.
     """
     while not is_foreign(directory) and read(directory) is None:
         try:

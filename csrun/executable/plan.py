@@ -1,5 +1,4 @@
-"""plan.json: everything that a wafer and MemoryX need to know of a compiled model besides its
-program.
+"""plan.json: everything that a wafer and MemoryX need to know about a model, except its program.
 
 There are two blocks of memory. The *arena* is the wafer's: activations, their gradients, scratch,
 outputs and, in weight streaming, weight slots. The *store* holds the state of the training: weights
@@ -149,7 +148,7 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def place(self) -> str:
-        """Its layer, kernel and operator, and the line of the user's code."""
+        """Layer, kernel, operator and line of the user's code, as text."""
         name = self.key.removeprefix(GRADIENT)
         of = f", in the gradient of {name}" if name != self.key else ""
         line = f", {self.line}" if self.line else ""
@@ -229,9 +228,10 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Compile options that the plan records.
 
-    kernels: their form; its results differ in the last digits. products: those of machine code, or
-    BLAS's; where both operands are numbers of bfloat16, those of the instructions that are named.
-    Which options the compiler has chosen, it was for the models of the checksums in `chosen_for`.
+    kernels: form of the kernels; forms differ in the last digits. products: matrix products of
+    machine code or of BLAS, or the instructions for products of two bfloat16 operands.
+    chosen_for: checksums of the models for which the compiler chose options.
+
     """
 
     mode: ExecutionMode

@@ -1,26 +1,26 @@
-"""Steps of a matrix product in machine code: the jobs that threads share.
+"""Steps of a matrix product in machine code: jobs whose rows threads share.
 
-A step is a call of a job over its rows, in chunks, after the step before it. Word 0 of its
-arguments is the address of the calling thread's scratch, which the caller puts there.
+A step runs a job over its rows, in chunks, after the previous step. Word 0 of the arguments is the
+address of the calling thread's scratch, filled in by the caller.
+
 
     product.pack      rows: columns of B [k, n]; `product.pack.words`: of words
         scratch, b, b_k, b_col, n, k, packed
     product.multiply  rows: those of C [m, n] = (adds ? C : 0) + A B, for each group of columns
         scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds,
-        columns of a group, rows of a group: m, and some to have whole chunks
+        columns of a group, rows of a group: m, rounded up to full chunks
     product.share     rows: those of C, as product.multiply; each thread packs B for itself
         scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds,
-        address of the team's job number, number of the job that B was packed for last
-    product.columns   rows: columns of C, of which each thread packs those of B;
+        address of the pool's job number, number of the job for which B was packed
+    product.columns   rows: columns of C; a thread packs the columns of B that it multiplies;
         `product.columns.words`: of words
-        as product.share, whether each thread packs A first, or reads it as it is
+        as product.share, but for A; then whether each thread packs A, or reads it in place
     product.batch     rows: items of a batch, in two axes, the inner one of `inner` items
         scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
-        a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
+        a_row, a_k, b_k, b_col, c_row, m, n, k, adds, number of columns packed at a time
 
-Strides are in elements. Tiles whose lanes hold pairs have functions of their own, for operands that
-are numbers of bfloat16, as words or float32: `pairs.pack` and so on for AVX512-BF16, `amx.pack` and
-so on for AMX-BF16.
+Strides are in elements. Operands that are bfloat16 numbers, as words or float32, have separate
+functions on pairs of numbers: `pairs.pack` etc. for AVX512-BF16, `amx.pack` etc. for AMX-BF16.
 """
 
 from collections.abc import Iterator
@@ -35,35 +35,34 @@ from csrun.executable.product_form import BatchAxis, ProductForm, form_of
 from csrun.executable.product_operand import ProductOperand
 
 EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
-BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C
+BLOCK_K = 512  # products that an element's sum accumulates before it is added to C
 BLOCK_ROWS = 96  # of A, packed at a time
-BLOCK_COLUMNS = 128  # of B, packed at a time by a thread that computes columns; so few that A is
-# read as it is
-OWN_A_FLOATS = 15 << 16  # at most, of an A that each thread packs for itself
-_BATCH_FLOATS = 1 << 16  # of an item's B, packed in a thread's scratch
-_OWN_FLOATS = 1 << 19  # at most, of a B that each thread packs for itself
-_PAGE_BYTES = 4096  # addresses so far apart are in one set of the L1 cache
-PACKED_BYTES = 4 << 20  # at most, of B that is packed at a time
+BLOCK_COLUMNS = 128  # of B, packed at a time if threads divide columns; A may be read in place
+OWN_A_FLOATS = 15 << 16  # limit of A that each thread packs for itself
+_BATCH_FLOATS = 1 << 16  # limit of an item's B, packed in a thread's scratch
+_OWN_FLOATS = 1 << 19  # limit of B that each thread packs for itself
+_PAGE_BYTES = 4096  # addresses at this distance are in one set of the L1 cache
+PACKED_BYTES = 4 << 20  # limit of B packed at a time
 ROWS_BYTES = 4 * BLOCK_K * BLOCK_ROWS  # of A, packed for a block of k
 SCRATCH_BYTES = ROWS_BYTES + PACKED_BYTES  # of each thread: rows of A, then columns of B
-_PACKED_COLUMNS = 96  # of a chunk, at most
-_CHUNKS = 4  # of each thread, in which one may be slower than others
-_TILES_OF_CHUNK = 2  # of rows
-_GROUP_COLUMNS = 128  # at least, of a group
+_PACKED_COLUMNS = 96  # maximum of a chunk
+_CHUNKS = 4  # per thread, to balance threads of different speed
+_TILES_OF_CHUNK = 2  # tiles of rows per chunk
+_GROUP_COLUMNS = 128  # minimum of a group
 _LEAST_WORK = 1 << 17  # multiplications of a chunk: 3 us
-_LEAST_PACKED = 1 << 19  # numbers that threads share: fewer are packed sooner by one of them
-_LEAST_SUMS = 10  # that two units add to at a time, each sum in 5 cycles
-_LARGE = 1 << 22  # multiplications of an item that all threads share
+_LEAST_PACKED = 1 << 19  # numbers packed by several threads; one thread packs fewer faster
+_LEAST_SUMS = 10  # independent sums that keep two FMA units of latency 5 busy
+_LARGE = 1 << 22  # multiplications of an item above which all threads share it
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Sums in registers: rows, and lanes of each of the two vectors in a row.
+    """Register tile: number of rows, and lanes of each of the two vectors in a row.
 
-    prefix: the start of its functions' names
-    numbers: of k in a lane of 32 bits: one float32, or a pair of bfloat16
-    step: lanes of k that an instruction multiplies; panels have zeros up to a multiple of it
-    block_rows: of A, packed at a time
+    prefix: prefix of its functions' names.
+    numbers: values of k in a lane of 32 bits: one float32, or a pair of bfloat16.
+    step: lanes of k that an instruction multiplies; panels are padded with zeros to a multiple.
+    block_rows: rows of A packed at a time.
     """
 
     rows: int
@@ -80,11 +79,11 @@ class Tile:
 
     @property
     def has_tall(self) -> bool:
-        """Return whether a tile of one vector needs twice the rows to have enough sums at work."""
+        """Return whether a tile of one vector needs twice the rows for enough independent sums."""
         return self.rows < _LEAST_SUMS
 
     def depth(self, k: int) -> int:
-        """Lanes of a panel for so many numbers of k."""
+        """Return the number of lanes of a panel for k numbers."""
         return -(-k // (self.numbers * self.step)) * self.step
 
 
@@ -95,13 +94,13 @@ AMX_BF16 = Tile(32, 16, "amx", numbers=2, step=16, block_rows=2 * BLOCK_ROWS)  #
 
 
 def tile_of(target: str) -> Tile:
-    """The tile of float32 products in machine code for a CPU with these instructions."""
+    """Return the tile of float32 products for a CPU with these instructions."""
     return AVX512 if "+avx512f" in target else AVX2
 
 
 @dataclass(frozen=True)
 class ProductStep:
-    """A job: its function, words of the arguments, rows, and those of a chunk."""
+    """Job: function, words of its arguments, number of rows, and rows per chunk."""
 
     function: str
     words: tuple[int, ...]
@@ -111,7 +110,7 @@ class ProductStep:
 
 @dataclass(frozen=True)
 class ProductPlan:
-    """Steps of a product, one after the other, and bytes that they need at `packed`."""
+    """Steps of a product in order, and the size of the memory that they need at `packed`."""
 
     steps: tuple[ProductStep, ...]
     packed_bytes: int
@@ -127,12 +126,13 @@ def plan_product(
     threads: int,
     job_number: int = 0,
 ) -> ProductPlan | None:
-    """The steps of out = a @ b, or out += a @ b; None where they have no such form.
+    """Return the steps of out = a @ b, or out += a @ b; None for an unsupported layout.
 
-    b may be words, where rows of `out` have consecutive numbers.
-    packed: an address, aligned to 64 bytes; steps planned for address 0 tell how much they need.
-    threads: that share the steps; chunks are made for them, the bits do not depend on it.
-    job_number: the address of their team's.
+    b may be words if rows of `out` are contiguous.
+    packed: address aligned to 64 bytes; a plan for address 0 has the size that is needed.
+    threads: number of threads that share the steps, for the chunk size; the bits do not change.
+    job_number: address of the pool's job number.
+
     Shapes: a [..., m, k], b [..., k, n], out [..., m, n]; leading axes of a and b broadcast
     """
     form = form_of(a, b, out, adds)
@@ -179,7 +179,7 @@ def _is_read_in_place(form: ProductForm, tile: Tile) -> bool:
 def _share_step(form: ProductForm, tile: Tile, threads: int, job_number: int) -> ProductStep:
     rows = tile.rows * -(-_LEAST_WORK // (_padded(form.n, tile) * form.k * tile.rows))
     each = form.m // (rows * threads)  # chunks of a thread
-    if each < _CHUNKS:  # as many for each of them
+    if each < _CHUNKS:  # equal numbers for all threads
         rows = -(-form.m // (threads * max(each, 1)))
     words = (*_operands(form), job_number, 0)
     return ProductStep(f"{tile.prefix}.share", words, form.m, rows)
@@ -240,7 +240,7 @@ def _matrix_steps(
 def _packed_steps(
     form: ProductForm, packed: int, tile: Tile, threads: int
 ) -> Iterator[ProductStep]:
-    """Steps for each block of columns and group of blocks of k."""
+    """Yield the steps of each block of columns and group of blocks of k."""
     most = tile.numbers * PACKED_BYTES // 4
     columns = min(_padded(form.n, tile), most // BLOCK_K)
     depth = max(most // columns // BLOCK_K, 1) * BLOCK_K

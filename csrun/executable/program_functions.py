@@ -1,4 +1,4 @@
-"""Functions that a program's text calls: sums of squares, ratios of norms, pieces of loops."""
+"""Functions called by the text of programs: sums of squares, trust ratio, clipping, row tiles."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ SQUARES = 4096  # elements squared at a time, in float64
 def sums_of_squares(
     arrays: Sequence[Array], words: tuple[int, int] | None = None
 ) -> Callable[[], list[float]]:
-    """A function that gives, for each array, the sum of its values' squares, in float64.
+    """Return a function that returns the sum of squares of each array, in float64.
 
-    words: mantissa bits and bias of the 16-bit format that the arrays are words of
+    words: mantissa bits and bias of the 16-bit format, if the arrays are words.
 
-    Shapes: each array [n]; one array's sum does not depend on what others there are.
+    Shapes: each array [n]; the sum of an array does not depend on the other arrays
     """
     scratch, widened = np.empty(SQUARES, np.float64), np.empty(SQUARES, np.float32)
     pieces = [[a[at : at + SQUARES] for at in range(0, len(a), SQUARES)] for a in arrays]
@@ -45,10 +45,11 @@ def trust_ratio(weights: float, update: float) -> float:
 
 
 def limited(factor: float, squares: float, longest: float) -> float:
-    """Factor of a gradient that leaves it at most `longest`.
+    """Return the factor that scales a gradient by `factor` and clips its norm to `longest`.
 
-    factor: by which it is scaled anyhow. squares: sum of its squares before that. A norm that is
-    not a number reaches the weights.
+    squares: sum of squares of the unscaled gradient. A NaN norm is not clipped, so it reaches the
+    weights.
+
 
     Source: tf.clip_by_norm
     """
@@ -57,30 +58,30 @@ def limited(factor: float, squares: float, longest: float) -> float:
 
 
 def total(numbers: Iterable[float]) -> float:
-    """The sum, rounded once: the same in whatever order the numbers come."""
+    """Return the correctly rounded sum, which does not depend on the order of the numbers."""
     try:
-        # Not sum(): groups' squares come as tasks deliver them, and the clip must not depend on
-        # that.
+        # Not sum(): the order in which tasks deliver their squares must not change the clip
+        # factor.
         return fsum(numbers)
     except OverflowError:
-        # fsum raises where a sum of floats would be inf.
+        # fsum raises if the sum would be inf.
         return inf
 
 
-MOST_KEPT_TILES = 256  # of a loop; with more of them, views are few compared with what is computed
+MOST_KEPT_TILES = 256  # above this the time to create views is small compared with the loop's
 Tile = tuple[slice | Array, ...]
 
 
 def row_tiles(
     rows: int, tile: int, arrays: Sequence[Array], scratch: Sequence[Array]
 ) -> Iterable[Tile]:
-    """The pieces of a loop over rows: where they are, their views of arrays and of scratch arrays.
+    """Return the tiles of a loop over rows: each a slice, and views of arrays and scratch arrays.
 
-    Of an array with fewer rows these come again and again; no piece goes over its end. A long
-    loop's views are made again as it comes to them: those of billions of weights would take memory.
+    An array with fewer rows is repeated; no tile crosses its end. A long loop creates its views on
+    each iteration, because those of billions of weights would take too much memory.
 
-    Shapes: arrays [rows or a part of them, ...], scratch [tile, ...] -> views [tile, ...], the last
-    ones shorter
+    Shapes: arrays [rows or a divisor of it, ...], scratch [tile, ...] -> views [tile, ...], the
+    last ones shorter
     """
     if not rows:
         return ()

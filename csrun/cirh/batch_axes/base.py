@@ -87,7 +87,7 @@ class SampleAxis:
 
 FIXED = Dependence(SAME)
 OF_THE_BATCH = Dependence(MIXED)
-LOST = Dependence(MIXED, counts_padding=True)  # the rows of a sample are not known any more
+LOST = Dependence(MIXED, counts_padding=True)  # the rows of a sample are unknown
 
 Found = Dependence | tuple[Dependence, ...]  # for all results, or for each
 Rule = Callable[[Operation, Sequence[Dependence]], Found]

@@ -110,7 +110,7 @@ class ResultLayout(Enum):
 
     DENSE = auto()
     ROWS = auto()
-    ANYHOW = auto()
+    STRIDED = auto()
 
 
 class CirhOp(IRDLOperation):
@@ -148,7 +148,7 @@ class CirhOp(IRDLOperation):
 
     @property
     def result_layout(self) -> ResultLayout:
-        """Return how its result may lie in memory."""
+        """Return the allowed memory layouts of its result."""
         return self.RESULT_LAYOUT
 
     @classmethod

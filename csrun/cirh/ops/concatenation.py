@@ -29,7 +29,7 @@ class CatOp(CirhOp):
     name = "cirh.cat"
     COPIES: ClassVar = True
     BY_SAMPLE: ClassVar = True
-    RESULT_LAYOUT: ClassVar = ResultLayout.ANYHOW
+    RESULT_LAYOUT: ClassVar = ResultLayout.STRIDED
     tensors = var_operand_def(TensorType)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)

@@ -114,7 +114,7 @@ class GeluCdfOp(UnaryOp):
 class GeluSlopeOp(ElementwiseOp):
     """gelu'(x), from the cdf of x and gelu = x cdf, which forward has computed.
 
-    Neither needs x any more when this is computed, so the result may overwrite x.
+    x has no later readers, so the result may overwrite it.
     """
 
     name = "cirh.gelu_slope"

@@ -15,7 +15,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type
 
 @irdl_op_definition
 class RoundHalfOp(RoundingOp):
-    """The nearest number of a 16-bit format of so many mantissa bits, ties to even."""
+    """The nearest number of a 16-bit format with this many mantissa bits, ties to even."""
 
     name = "cirh.round_half"
     # gradients of parts of a batch are rounded before they are summed

@@ -127,7 +127,7 @@ class LabelCountOp(CirhOp):
 
 @irdl_op_definition
 class ShareOp(UnaryOp):
-    """x / parts: the share of one of so many parts of a batch in a value that is the same in all.
+    """x / parts: the share of one of `parts` parts of a batch in a value that is equal in all.
 
     The shares of all parts add up to x.
     """

@@ -336,7 +336,7 @@ def _writes_strided(owner: Operation | Block, place: Array) -> bool:
     assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
     if owner.result_layout is ResultLayout.ROWS:
         return len(place.shape) > 1 and place.is_matrix
-    return owner.result_layout is ResultLayout.ANYHOW
+    return owner.result_layout is ResultLayout.STRIDED
 
 
 def parameter_of(value: SSAValue) -> StoredOp | None:

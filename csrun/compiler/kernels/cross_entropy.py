@@ -120,8 +120,8 @@ def _parts(
     """
     labels, padding = labels_of(loss, graph)
     users = (op for op in graph.users(forward.out) if isinstance(op, NllLossForwardOp))
-    told = [(op.labels, op.ignore_index, op.label_smoothing) for op in users]
-    place = told.index((loss.labels, loss.ignore_index, loss.label_smoothing))
+    used = [(op.labels, op.ignore_index, op.label_smoothing) for op in users]
+    place = used.index((loss.labels, loss.ignore_index, loss.label_smoothing))
     stem = graph.array(forward.out).name
     return LossOperands(
         graph.array(forward.x),

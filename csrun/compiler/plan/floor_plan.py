@@ -7,7 +7,7 @@ their centres along columns and rows.
 Layers are arranged in strips of whole columns, in the model's order, down one strip and up the
 next, so that consecutive layers are neighbours. A layer is as wide as its strip and takes the rows
 that it needs. For several ways to cut the model into strips, bisection finds the largest rate at
-which the strips fit side by side. Of the plans with about the highest rate, the one with the
+which the strips fit next to each other. Of the plans with about the highest rate, the one with the
 shortest wires is chosen.
 
 Source: own design, after the strip treemaps of Bederson et al. 2002, Ordered and quantum treemaps

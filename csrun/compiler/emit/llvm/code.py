@@ -320,7 +320,7 @@ class Code:
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
-    """Yield the first lane and the size, 2 ** n, of each piece of so many lanes."""
+    """Yield the first lane and the size, a power of 2, of each piece of a number of lanes."""
     first = 0
     while first < count:
         size = 1 << ((count - first).bit_length() - 1)

@@ -1,11 +1,12 @@
-"""Machine code of a thread pool: how threads share the rows of a job.
+"""Machine code of a work-stealing thread pool that shares the rows of a job.
 
 A job is (function, arguments of each thread, rows, chunk); a call is a list of jobs, one after the
-other. The calling thread publishes a job: each thread, the caller and the helpers, has a part of
-the rows, the same one in each job of as many rows, so that it finds in its cache what it wrote. It
-takes chunks from the front of its part, half of what is left at a time; then it takes them from
-the back of the parts of the others, so that all finish at nearly the same time. A helper without a
-CPU takes no chunk, and delays no one.
+other. The calling thread publishes a job. Each thread, the caller and the helpers, has a part of
+the rows, the same part in each job with that number of rows, so that the data it wrote is in its
+cache. It takes chunks from the front of its part, half of the remaining rows at a time, then
+steals from the back of the other parts, so that all finish at nearly the same time. A helper
+without a CPU takes no chunk and delays no other thread.
+
 
 Between jobs helpers spin for about 0.1 ms, then sleep until the next one.
 

@@ -58,10 +58,11 @@ class WeightDraw:
         return self._kept.at(self._code, number).load(self._code, at, None)
 
     def write(self, pair: LaneValue, block: QueryBlock) -> None:
-        """Draw the masks of a block. Of a sample the queries of each head have runs of their own.
+        """Draw the masks of a block.
 
-        The vectors of a row are drawn from its end on: behind the columns of the first half of the
-        words those of the second half begin, over what the last vector wrote too much.
+        Each head of a sample has separate runs for its queries. The vectors of a row are drawn from
+        its end: columns of the second half of the words follow those of the first half, and
+        overwrite the excess of its last vector.
         """
         code, sizes = self._code, self._sizes
         sample = code.op("udiv", pair, index(sizes.heads))

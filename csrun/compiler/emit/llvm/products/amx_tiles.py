@@ -40,7 +40,7 @@ def configure(code: Code) -> None:
 
 
 def release(code: Code) -> None:
-    """Free the registers: the kernel does not keep them for the thread any more."""
+    """Release the tile registers, so that the kernel need not save them for the thread."""
     code.effect("llvm.x86.tilerelease", "")
 
 

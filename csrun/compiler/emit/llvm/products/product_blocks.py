@@ -19,8 +19,8 @@ from csrun.compiler.emit.llvm.products.product_calls import (
 )
 from csrun.executable.products import AMX_BF16, BLOCK_K, Tile
 
-#: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
-#: would take longer than what it saves.
+#: Up to this many columns, and this many numbers in a row, A is not packed: packing would take
+#: longer than it saves.
 _DIRECT_COLUMNS, _DIRECT_SPAN = 128, 8192
 
 
@@ -28,7 +28,7 @@ _DIRECT_COLUMNS, _DIRECT_SPAN = 128, 8192
 class ProductBlock:
     """Rows of C from address c on, and numbers of k from `step` on.
 
-    depth: lanes that hold them. a: the address of A's lanes. a_strides: of its tiles, rows and k.
+    depth: lanes of these numbers. a: address of A's lanes. a_strides: strides of tiles, rows, k.
     """
 
     step: LaneValue
@@ -41,7 +41,7 @@ class ProductBlock:
 
 @dataclass(frozen=True)
 class BlockPanel:
-    """Columns of a block of C, from one that begins a panel on, and the tiles of its rows."""
+    """Columns of a block of C, beginning with a panel, and the tiles of its rows."""
 
     block: ProductBlock
     column: LaneValue
@@ -110,7 +110,7 @@ class PartWriter:
         return place, [code.select(has_panels, *each) for each in strides]
 
     def _write_panel(self, block: ProductBlock, column: LaneValue) -> None:
-        """The tiles of a panel: if it has one vector only, as many tall ones as there are."""
+        """Multiply the tiles of a panel; if it has only one vector, tall tiles first."""
         code, tile, rows = self._code, self._tile, block.rows
         tiles = self._tiles(rows)
         columns = at_most(code, code.op("sub", argument("end"), column), tile.columns)
@@ -152,7 +152,7 @@ class PartWriter:
     def _following(
         self, b: str, depth: LaneValue, tiles: LaneValue, at: LaneValue
     ) -> tuple[str, LaneValue]:
-        """The part of the next panel that a tile reads ahead, and bytes for each number of k."""
+        """Return the address and the bytes per value of k that a tile prefetches of a panel."""
         code, width = self._code, 4 * self._tile.columns
         share = code.op("udiv", code.op("add", tiles, index(width - 1)), tiles)
         start = code.op("add", code.op("mul", at, share), index(width))

@@ -54,7 +54,7 @@ def padded_columns(code: Code, columns: LaneValue, tile: Tile) -> LaneValue:
 
 
 def panel_lanes(code: Code, k: LaneValue, tile: Tile) -> LaneValue:
-    """Lanes of a panel for so many numbers of k."""
+    """Return the number of lanes of a panel for k numbers."""
     unit = tile.numbers * tile.step
     if unit == 1:
         return k

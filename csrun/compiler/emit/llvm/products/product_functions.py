@@ -1,25 +1,24 @@
-"""Products of matrices: packed panels, blocks of k, a tile in registers.
+"""Matrix products: packed panels, blocks of k, a register tile.
 
-The sum of an element has one order: in each block of BLOCK_K numbers of k, from the first one on,
-fused multiply-adds from 0; the sums of blocks are added in order, to C where `adds`. Sizes, chunks,
-threads, tiles and vectors do not change it. A product with k = 0 leaves C as it is.
+The sum of an element has a fixed order. Each block of BLOCK_K values of k is a chain of fused
+multiply-adds that starts at 0; the sums of blocks are added in order, to C if `adds`. The order
+does not depend on sizes, chunks, threads, tiles or vectors. A product with k = 0 does not change C.
 
-`product.pack_b` packs B [k, n]: for each block of k the panels of all columns, zeros after the last
-one. `product.rows` is C[m, n] = (adds ? C : 0) + A B, of packed B, for any k; the columns of C are
-consecutive. B and scratch are aligned to 64 bytes, and csrun/executable/products.py has the sizes
-of scratch, and the words of the jobs `product.pack`, `product.multiply`, `product.share`,
+`product.pack_b` packs B [k, n]: for each block of k the panels of all columns, padded with zeros.
+`product.rows` is C[m, n] = (adds ? C : 0) + A B, with packed B, for any k; the columns of C are
+contiguous. B and scratch are aligned to 64 bytes. csrun/executable/products.py has the sizes of
+scratch, and the arguments of the jobs `product.pack`, `product.multiply`, `product.share`,
 `product.columns` and `product.batch`.
-`product.pack.words` and `product.columns.words` pack a B of words of a 16-bit format, which they
-widen.
+`product.pack.words` and `product.columns.words` pack a B of 16-bit words, which they widen.
 
-Functions of tiles of pairs are called `pairs.pack_b` and so on for AVX512-BF16, `amx.pack_b` and so
-on for AMX-BF16 (`amx_tiles.py`). Their operands are numbers of bfloat16, in float32 or, of B, as
-words; an operand or a sum below 2^-126 is zero to both. Otherwise AVX512-BF16's sums have the same
-order and the same bits. AMX-BF16's have an order of their own: for each 32 numbers of k from the
-first one on, fused multiply-adds from 0 of those with an even number and of those with an odd one,
-and the sum of both is added to that of the numbers before, the first one to C where `adds`. The
-functions name the instructions that they need, so an object for any CPU can have them; only a CPU
-with these instructions calls them.
+Functions on pairs are called `pairs.pack_b` etc. for AVX512-BF16, `amx.pack_b` etc. for AMX-BF16
+(`amx_tiles.py`). Their operands are bfloat16 numbers, stored as float32 or, for B, also as words.
+Both instructions treat an operand or a sum below 2^-126 as zero. Otherwise AVX512-BF16 sums in the
+same order, with the same bits. AMX-BF16 sums each 32 values of k separately: those with an even
+index and those with an odd one are chains of fused multiply-adds that start at 0; both are added,
+and then added to the total, which starts at C if `adds`. The functions declare the instructions
+that they need, so an object for any CPU can contain them; only a CPU that has these instructions
+calls them.
 
 Source: Van Zee and van de Geijn 2015, BLIS
 """
@@ -72,14 +71,14 @@ CALLED = {
 
 @dataclass(frozen=True)
 class ProductCode:
-    """Functions of all products of a program, and the intrinsics that they call."""
+    """Functions of all products of a program, and declarations of the intrinsics they call."""
 
     text: str
     declared: dict[str, str]
 
 
 def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
-    """The functions, for tiles of this size; half: the format of words that B may be of."""
+    """Return the functions for tiles of this size; half: 16-bit format of B if it is words."""
     panels, is_amx = PanelWriter(tile.columns, tile), tile is AMX_BF16
     pack_a = amx_tiles.RowWriter(tile) if is_amx else PanelWriter(tile.rows, tile)
     tile_writer = amx_tiles.AmxTileWriter if is_amx else TileWriter
@@ -165,7 +164,7 @@ def _pack_columns(
     packed: str,
     dtype: str = "float32",
 ) -> None:
-    """Pack columns, of which the first one begins a panel, in all blocks of k."""
+    """Pack columns in all blocks of k; the first column begins a panel."""
     (first, last), (pointer, b_k, b_col) = bounds, b
     padded, columns = padded_columns(code, n, tile), code.op("sub", last, first)
     for step, depth in _blocks_of_k(code, k):
@@ -192,7 +191,7 @@ def _rows(code: Code, tile: Tile) -> None:
 
 
 def _multiply(code: Code, tile: Tile) -> None:
-    """For each group of columns those of its rows that are asked for."""
+    """Multiply the requested rows of each group of columns."""
     scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds, width, each = _words(code, 13)
     own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, packed, c))
     first, last = argument("first"), argument("last")
@@ -212,7 +211,7 @@ def _multiply(code: Code, tile: Tile) -> None:
 
 
 def _share(code: Code, tile: Tile) -> None:
-    """Rows that are asked for; B is packed in scratch by the first call of a job in each thread.
+    """Multiply the requested rows; the first call of a job in each thread packs B in its scratch.
 
     No job ends, and no other one has a number, while one of its calls runs.
     """
@@ -231,9 +230,9 @@ def _share(code: Code, tile: Tile) -> None:
 
 
 def _columns(code: Code, tile: Tile, dtype: str = "float32") -> None:
-    """Columns that are asked for: block by block, the columns of B are packed, and multiplied.
+    """Compute some columns of C: pack each block of columns of B, and multiply by it.
 
-    A is read as it is, or packed in scratch by the first call of a job in each thread.
+    A is read in place, or packed in scratch by the first call of a job in each thread.
     """
     *operands, job_number, before, packs = _words(code, 16)
     scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds = operands
@@ -267,7 +266,7 @@ def _columns(code: Code, tile: Tile, dtype: str = "float32") -> None:
 
 
 def _blocks_of_k(code: Code, k: LaneValue) -> Iterator[tuple[LaneValue, LaneValue]]:
-    """Blocks of k, as a loop: the first number of each, and how many there are."""
+    """Write a loop over blocks of k; return the first index of a block, and its size."""
     with code.loop(index(0), k, BLOCK_K) as step:
         yield step, at_most(code, code.op("sub", k, step), BLOCK_K)
 
@@ -276,10 +275,10 @@ def _blocks_of_k(code: Code, k: LaneValue) -> Iterator[tuple[LaneValue, LaneValu
 def _first_call(
     code: Code, numbers: tuple[LaneValue, LaneValue], is_all: LaneValue
 ) -> Iterator[None]:
-    """Code for the first call of a job in each thread, and for a call of all rows, which may be one
-    without the team, whose number is of another job.
+    """Code for the first call of a job in each thread. A call for all rows may run without the
+    pool, whose number is then that of another job.
 
-    numbers: the address of the job's number, and that of the job that was computed last
+    numbers: address of the current job's number, and number of the job of the last first call
     """
     job_number, before = numbers
     number = code.load(_address(code, job_number), INDEX)
@@ -290,7 +289,7 @@ def _first_call(
 
 
 def _batch(code: Code, tile: Tile) -> None:
-    """For each item: blocks of columns, packed in scratch behind the rows of A."""
+    """Multiply each item by blocks of columns, packed in scratch after the rows of A."""
     scratch, a, b, c, inner, *strides = _words(code, 21)
     a_outer, a_inner, b_outer, b_inner, c_outer, c_inner, *strides = strides
     a_row, a_k, b_k, b_col, c_row, m, n, k, adds, most = strides

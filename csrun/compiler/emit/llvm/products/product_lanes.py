@@ -1,6 +1,7 @@
-"""Lanes of 32 bits that packed panels consist of: a number of float32, or a pair of bfloat16.
+"""Lanes of packed panels, of 32 bits: a float32 number, or a pair of bfloat16 numbers.
 
-A pair has a number in its upper half and the next one of k in the lower half, zero after the last.
+A pair has a number in its upper half and the next one along k in the lower half, zero at the end.
+
 """
 
 from csrun.base.half_formats import WORD, HalfFormat
@@ -13,9 +14,9 @@ _UPPER = -(1 << _WORD_BITS)
 
 
 class LaneReader:
-    """Reads lanes from a matrix of float32, or of words of a format; lanes are of type float32.
+    """Reader of lanes from a matrix of float32 or of 16-bit words; lanes have the type float32.
 
-    numbers: of a lane, 1 or 2; pairs are made of numbers of bfloat16
+    numbers: numbers per lane, 1 or 2; pairs consist of bfloat16 numbers.
     """
 
     def __init__(self, code: Code, numbers: int, half: HalfFormat | None) -> None:
@@ -25,7 +26,7 @@ class LaneReader:
     def across(
         self, places: tuple[str, ...], kind: Kind, mask: LaneValue | None = None
     ) -> LaneValue:
-        """Lanes of consecutive columns; places: of the rows of their numbers, which are there."""
+        """Return lanes of consecutive columns; places: addresses of the existing rows."""
         code = self._code
         found = [code.load(place, kind.of(self._dtype), mask) for place in places]
         if self._numbers == 1:
@@ -33,7 +34,7 @@ class LaneReader:
         return self.paired(*found)
 
     def paired(self, first: LaneValue, second: LaneValue | None = None) -> LaneValue:
-        """Lanes of pairs, from vectors of their numbers as they are in the matrix."""
+        """Return lanes of pairs from vectors of their numbers."""
         bits = self._upper(first)
         if second is not None:
             bits = self._code.op("or", bits, self._lower(second))
@@ -55,12 +56,12 @@ class LaneReader:
         return code.op("lshr", bits, code.constant(_WORD_BITS, integers))
 
     def along(self, place: str, lanes: int, count: LaneValue | None = None) -> LaneValue:
-        """Lanes of consecutive numbers of k, from a place on, or of the first `count` of them."""
+        """Return lanes of numbers along k from an address on, or the first `count` lanes."""
         code = self._code
         if self._numbers == 1:
             return self.across((place,), Kind("float32", lanes))
         kind = Kind("int32" if self._half is not None else "int64", lanes)
-        # Little-endian: the first number is in the lower half of what is loaded.
+        # Little-endian: the first number is in the lower half of the loaded word.
         if count is None:
             both = code.load(place, kind)
         else:

@@ -1,8 +1,9 @@
-"""Packing: a matrix [k, n] with any strides becomes panels [k, columns], one after the other.
+"""Packing of a matrix [k, n] with any strides into consecutive panels [k, columns].
 
-The columns of the last panel that the matrix does not have are zero. A panel is one of lanes
-(`product_lanes.py`): of pairs it has half as many rows. For a tile that multiplies several lanes of
-k at a time, rows of zeros follow up to a multiple of them.
+The last panel is padded with columns of zeros. A panel consists of lanes (`product_lanes.py`); of
+pairs it has half the rows. For a tile that multiplies several lanes of k at a time, it is padded
+with rows of zeros to a multiple of them.
+
 """
 
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.products.product_lanes import LaneReader
 from csrun.executable.products import Tile
 
-_GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance
-_AHEAD = 4  # rows: the next one is in another page, where the CPU does not look by itself
+_GROUP = 96  # columns packed together: more panels would compete for the same cache sets
+_AHEAD = 4  # rows prefetched: the hardware prefetcher does not cross pages
 _FLOAT, _QUARTER, _VECTOR = Kind("float32"), Kind("float32", 4), Kind("float32", 8)
 # Shuffles that transpose 4 by 4 numbers in each half of 4 vectors.
 _LOW_PAIRS, _HIGH_PAIRS = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
@@ -22,9 +23,9 @@ _LOW_HALVES, _HIGH_HALVES = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14,
 
 
 class PanelWriter:
-    """Writes the function that packs panels of so many columns.
+    """Writer of the function that packs panels of this many columns.
 
-    tile: that multiplies them. half: of a matrix of words the format
+    tile: tile that multiplies the panels. half: 16-bit format of a matrix of words.
     """
 
     def __init__(self, columns: int, tile: Tile, half: HalfFormat | None = None) -> None:
@@ -35,10 +36,10 @@ class PanelWriter:
         self._b_k, self._b_col = LaneValue("%b_k", INDEX), LaneValue("%b_col", INDEX)
 
     def write(self, code: Code) -> None:
-        """Rows that are consecutive numbers are copied; other panels are packed one by one."""
+        """Write the function, which copies contiguous rows and packs other matrices by panel."""
         self._code = code
         self._lanes = LaneReader(code, self._numbers, self._half)
-        # Lanes that have all of their numbers, lanes that have any, and those of a panel.
+        # Lanes with all of their numbers, lanes with any, and lanes of a panel.
         self._whole = self._lanes_of_k = self._k
         if self._numbers > 1:
             self._whole = code.op("udiv", self._k, index(self._numbers))
@@ -60,7 +61,7 @@ class PanelWriter:
     def _offset(
         self, pointer: str, *terms: tuple[LaneValue, LaneValue | int], dtype: str = "float32"
     ) -> str:
-        """An address, from numbers and their strides."""
+        """Return a pointer moved by indices with their strides."""
         for number, stride in terms:
             by = index(stride) if isinstance(stride, int) else stride
             elements = number if stride == 1 else self._code.op("mul", number, by)
@@ -68,7 +69,7 @@ class PanelWriter:
         return pointer
 
     def _source(self, pointer: str, *terms: tuple[LaneValue, LaneValue | int]) -> str:
-        """The same in the matrix."""
+        """Return the address in the matrix."""
         return self._offset(pointer, *terms, dtype=self._dtype)
 
     def _each_step(self, first: LaneValue) -> Iterator[tuple[LaneValue, int]]:
@@ -84,20 +85,20 @@ class PanelWriter:
                 yield step, 0
 
     def _row(self, pointer: str, step: LaneValue) -> str:
-        """The address of the first number of a row of lanes."""
+        """Return the address of the first number of a row of lanes."""
         return self._source(pointer, (self._code.op("mul", step, index(self._numbers)), self._b_k))
 
     def _load(
         self, pointer: str, numbers: int, kind: Kind, mask: LaneValue | None = None
     ) -> LaneValue:
-        """Lanes of a row."""
+        """Return the lanes of a row."""
         if not numbers:
             return self._code.constant(0.0, kind)
         rows = (pointer, *([self._source(pointer, (self._b_k, 1))] if numbers > 1 else []))
         return self._lanes.across(rows, kind, mask)
 
     def _target(self, first: LaneValue, step: LaneValue) -> str:
-        """The address in the panel that begins at a column."""
+        """Return the address in the panel that begins at a column."""
         return self._offset("%packed", (first, self._depth), (step, self._columns))
 
     def _copy_rows(self) -> None:
@@ -145,7 +146,7 @@ class PanelWriter:
                 code.store(value, self._offset(self._target(first, step), (column, 1)))
 
     def _column(self, source: str, columns: LaneValue, column: LaneValue) -> str:
-        """The address of a column of a panel; of the last one for those after it."""
+        """Return the address of a column of a panel, clamped to the last one."""
         last = self._code.op("sub", columns, index(1))
         return self._source(source, (self._code.call("smin", column, last), self._b_col))
 
@@ -156,7 +157,7 @@ class PanelWriter:
         group: tuple[LaneValue, int],
         full: LaneValue,
     ) -> None:
-        """A group of columns of a panel, of each four numbers at a time."""
+        """Pack a group of columns of a panel, four numbers of each at a time."""
         code, (source, columns), (start, lanes) = self._code, panel, group
         kind = Kind("float32", lanes)
         numbers = [index(min(n, lanes - 1)) for n in range(_VECTOR.lanes)]
@@ -175,7 +176,7 @@ class PanelWriter:
                 code.store(code.select(mask, kept, zero), place)
 
     def _transposed(self, parts: list[LaneValue]) -> list[LaneValue]:
-        """Four vectors of 8 from eight of 4."""
+        """Join eight vectors of 4 into four vectors of 8."""
         both = [self._code.shuffle(low, parts[n + 4], range(8)) for n, low in enumerate(parts[:4])]
         pairs = [
             self._code.shuffle(both[n], both[n + 1], places)

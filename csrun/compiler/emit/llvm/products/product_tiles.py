@@ -1,8 +1,9 @@
-"""A tile of a matrix product: its sums are in registers while k runs.
+"""Tile of a matrix product, whose sums stay in registers for all k.
 
-A tile of R rows is computed from rows of A at any strides and a packed panel of B, [k, columns].
-Of a tile of pairs both are lanes of pairs, and k is their number.
-A ragged tile computes all of its sums, from rows that are there, and stores those of the matrix.
+A tile of R rows is computed from rows of A with any strides and a packed panel of B, [k, columns].
+For a tile of pairs both consist of lanes of pairs, and k counts lanes.
+A ragged tile computes all of its sums, from existing rows, and stores those inside the matrix.
+
 
 Source: Van Zee and van de Geijn 2015, BLIS
 """
@@ -14,12 +15,12 @@ from csrun.compiler.emit.llvm.lane_values import INDEX, Kind, LaneValue, index
 from csrun.executable.products import Tile
 
 _FLOAT = Kind("float32")
-#: Adds the product of the upper halves of each lane, rounds, then adds that of the lower ones.
+#: Adds the product of the upper halves of each lane, rounds, then adds that of the lower halves.
 _MULTIPLY_PAIRS = "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
 class TileWriter:
-    """Writes the function of a tile, with all vectors of a row, or with the first of them."""
+    """Writer of the function of a tile with one or both vectors of a row."""
 
     def __init__(self, tile: Tile, vectors: int) -> None:
         self._tile = tile
@@ -29,7 +30,7 @@ class TileWriter:
         self._adds = LaneValue("%adds", INDEX)
 
     def write(self, code: Code) -> None:
-        """C[rows, columns] = (adds ? C : 0) + A B, for k that are one block."""
+        """Write C[rows, columns] = (adds ? C : 0) + A B for one block of k."""
         self._code = code
         self._find_a()
         self._c = [self._row("%c", "%c_row", index(r)) for r in self._rows]
@@ -46,7 +47,7 @@ class TileWriter:
 
     @property
     def _count(self) -> LaneValue:
-        """Rows that are there."""
+        """Return the number of rows inside the matrix."""
         return LaneValue("%rows", INDEX)
 
     def _row(self, base: str, stride: str, row: LaneValue) -> str:
@@ -56,13 +57,13 @@ class TileWriter:
         return self._code.offset(base, "float32", elements)
 
     def _find_a(self) -> None:
-        """Find the rows of A; in place of those that are not there the last one."""
+        """Compute the addresses of the rows of A, clamped to the last one."""
         last = self._code.op("sub", self._count, index(1))
         rows = (self._code.call("smin", index(r), last) for r in self._rows)
         self._a = [self._row("%a", "%a_row", row) for row in rows]
 
     def _row_of_a(self, number: int, place: LaneValue) -> str:
-        """The address of a number of a row."""
+        """Return the address of a number of a row."""
         return self._code.offset(self._a[number], "float32", place)
 
     def _sum_up(self) -> None:
@@ -115,7 +116,7 @@ class TileWriter:
         return self._code.offset(row, "float32", index(vector * self._tile.lanes))
 
     def _store_ragged(self, rows: LaneValue, columns: LaneValue, adds: LaneValue) -> None:
-        """Copy the sums of the matrix from memory: columns in pieces of 2 ** n."""
+        """Copy the sums of the matrix from memory, columns in pieces of 2 ** n."""
         code = self._code
         sums = code.new_name("%sums")
         count = len(self._rows) * self._width
@@ -146,7 +147,7 @@ class TileWriter:
 
 
 class TallTileWriter(TileWriter):
-    """Writes the function of two tiles of one vector, one below the other, with all of their rows.
+    """Writer of the function of two full tiles of one vector, one below the other.
 
     The rows of A of the second one begin %a_tile numbers after those of the first one.
     """
@@ -163,7 +164,7 @@ class TallTileWriter(TileWriter):
         return index(len(self._rows))
 
     def _find_a(self) -> None:
-        # Two addresses and distances that both tiles share: there are few registers.
+        # Both tiles share two addresses and strides, because registers are scarce.
         second = self._code.offset("%a", "float32", LaneValue("%a_tile", INDEX))
         self._tiles = ("%a", second)
         step = LaneValue("%a_row", INDEX)
