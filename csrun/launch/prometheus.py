@@ -85,27 +85,29 @@ def _of_systems(systems: Sequence[SystemStatus]) -> Iterator[Metric]:
 
 
 def _of_runs(runs: Mapping[str, Telemetry | None]) -> Iterator[Metric]:
-    told = {name: run for name, run in sorted(runs.items()) if run is not None}
+    known = {name: run for name, run in sorted(runs.items()) if run is not None}
 
     def each(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
         samples = ((system, value) for system, value in values.items() if value is not None)
         return Metric(name, text, tuple(Sample(v, (("system", s),)) for s, v in samples))
 
-    yield each("run_step", "Latest step of the run.", {s: r.step for s, r in told.items()})
-    yield each("run_last_step", "Final step of the run.", {s: r.last_step for s, r in told.items()})
+    yield each("run_step", "Latest step of the run.", {s: r.step for s, r in known.items()})
     yield each(
-        "run_steps_per_second", "Step rate.", {s: r.step_rate_per_s for s, r in told.items()}
+        "run_last_step", "Final step of the run.", {s: r.last_step for s, r in known.items()}
     )
-    yield each("run_loss", "Loss of the latest step.", {s: r.loss for s, r in told.items()})
+    yield each(
+        "run_steps_per_second", "Step rate.", {s: r.step_rate_per_s for s, r in known.items()}
+    )
+    yield each("run_loss", "Loss of the latest step.", {s: r.loss for s, r in known.items()})
     yield each(
         "run_input_wait_ratio",
         "Fraction of the training time in which the wafer waited for input.",
-        {s: r.input_share for s, r in told.items()},
+        {s: r.input_share for s, r in known.items()},
     )
     yield each(
         "run_last_progress_timestamp_seconds",
         "Time of the last progress of the run.",
-        {s: r.updated_s for s, r in told.items()},
+        {s: r.updated_s for s, r in known.items()},
     )
 
 

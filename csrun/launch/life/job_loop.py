@@ -74,7 +74,7 @@ class JobLoop:
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
-        self._stopped_by = ""  # what the scheduler has signalled the tasks for
+        self._stopped_by = ""  # reason for which the scheduler signalled the tasks
         self._output_error: OutputError | None = None
         begun_s = monotonic()
         self._asked_s = begun_s if asked_s is None else asked_s  # for the tasks to start
@@ -175,7 +175,7 @@ class JobLoop:
         try:
             self._folder.renew()
         except OSError as error:
-            raise _in_vain(error, self._folder, cause) from error
+            raise _restart_error(error, self._folder, cause) from error
         self._output.resume_after_restart()
         self._on_restart(summarize(cause))
 
@@ -241,8 +241,8 @@ class JobLoop:
         if cause is not None:
             shown = self._output.was_on_console(cause.name)
             print_line(describe_cause(cause, self._folder.log(cause.name), shown))
-            if lack := self._lack_of_room():
-                print_line(f"csrun_wse: error: {lack}")
+            if reason := self._disk_full_reason():
+                print_line(f"csrun_wse: error: {reason}")
         elif state.server_exit_code is not None:
             print_line(self._server.describe_loss(state.server_exit_code, self._folder))
         elif ending := self._ending():
@@ -251,19 +251,19 @@ class JobLoop:
     def _cause_line(self) -> str:
         """Return the reason of the failure, for the job's record."""
         if self._state.cause is not None:
-            return self._lack_of_room() or summarize(self._state.cause)
+            return self._disk_full_reason() or summarize(self._state.cause)
         if self._state.server_exit_code is not None:
             return f"{self._server.name} {describe_exit(self._state.server_exit_code)}"
         return self._ending()
 
-    def _lack_of_room(self) -> str | None:
+    def _disk_full_reason(self) -> str | None:
         """Return the reason why a task could not write its report: a full disk."""
         cause = self._state.cause
         if cause is None or cause.report is not None:
             return None
         try:
             return missing_disk_space(self._folder.path, self._tasks)
-        except OSError:  # the disk does not respond: the message has only what the task's end says
+        except OSError:  # the disk does not respond: only the exit is known
             return None
 
     def _ending(self) -> str:
@@ -274,7 +274,7 @@ class JobLoop:
         return "" if signum is None else self._folder.reason_of(signum, self._stopped_by)
 
 
-def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
+def _restart_error(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
     """Return the error for a failed restart; it carries the exit code of the failure before it."""
     refusal = CsrunError(
         f"{error.filename or folder.path}: cannot be written: {error.strerror}: no restart after"

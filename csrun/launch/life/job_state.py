@@ -1,25 +1,25 @@
-"""The life of a job: events in, instructions out; no I/O and no clock in here.
+"""State machine of a job: events in, instructions out; without I/O and clock.
 
-The end of a job, and the signals that its tasks get:
+Ends of a job, and the signals to its tasks:
 
-- A task fails (TaskExited): for COLLECT_S the others may report an earlier cause. Where all that is
-  known is that tasks lost a peer which still runs, that peer has up to LOST_PEER_S to report and
-  exit. Then all get SIGTERM, and FAILURE_GRACE_S later SIGKILL.
-- Ctrl-C, SIGTERM, a hang-up, a cancel (Interrupted) or the time limit (TimeLimitReached): all get
-  SIGTERM, and the site's `grace_s` later SIGKILL. What a task does with it
-  `csrun.context.deferred_termination` says: the chief of a training saves at the next step boundary
-  and ends; its peers keep the signal until it has. When the chief's process is gone, those that
-  still live get SIGTERM again, on which they look at their connection to it.
-- The same again, after BURST_S: SIGKILL at once. Not so where Slurm has signalled the tasks before
-  (scancel, a limit of its own): the same scancel signals the launcher of a batch job.
-- The chief ends well: its peers have its Stop and end by themselves, without a signal.
+- A task fails (TaskExited): the others have COLLECT_S to report an earlier cause. If tasks have
+  only lost a peer that still runs, that peer has up to LOST_PEER_S to report and exit. Then all
+  tasks get SIGTERM, and SIGKILL after FAILURE_GRACE_S.
+- Ctrl-C, SIGTERM, a hang-up, a cancel (Interrupted) or the time limit (TimeLimitReached): all tasks
+  get SIGTERM, and SIGKILL after the site's `grace_s`. `csrun.context.deferred_termination` handles
+  the signal: the chief of a training saves at the next step boundary and ends; its peers defer the
+  signal until then. When the chief's process has ended, the remaining tasks get SIGTERM again,
+  which makes them check their connection to the chief.
+- A repetition after BURST_S: SIGKILL immediately, unless Slurm has already signalled the tasks
+  (scancel, its own limit), because the same scancel also signals the launcher of a batch job.
+- The chief succeeds: its peers get its Stop message and end without a signal.
 
-- All have ended after a failure, and the job may restart (`max_restarts`): all restart,
-  each with its command, and a training resumes from its newest checkpoint. Not so after a user's
-  mistake (exit code 2), a signal, a time limit, the loss of a node, or the same first cause at the
-  same step twice.
+After a failure, when all tasks have ended, a job with `max_restarts` restarts all of them with
+their commands, and a training resumes from its newest checkpoint. There is no restart after a user
+error (exit code 2), a signal, a time limit, the loss of a node, or the same first cause at the same
+step twice.
 
-The exit code is the first cause's, else 128 + signal, else that of the time limit.
+The exit code is that of the first cause, else 128 + signal, else that of the time limit.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from csrun.jobs.time_limit import EXIT_TIME_LIMIT
 from csrun.launch.first_cause import TaskEnd, first_cause, summarize
 from csrun.launch.process.protocol import StartTask
 
-# for survivors to report that they only lost a peer, and for an earlier cause to arrive
+# time for survivors to report that they only lost a peer, and for an earlier cause to arrive
 COLLECT_S = 0.3
 LOST_PEER_S = 10.0  # for a lost peer to unwind its stack and exit, on an overloaded machine
 FAILURE_GRACE_S = 2.0  # from SIGTERM to SIGKILL after a failure: enough to discard a checkpoint
@@ -189,7 +189,7 @@ class JobState:
         self._restarts = 0
         self._last_failure: tuple[str, int | None] | None = None
         self._step: int | None = None
-        self._has_lost_place = False  # nodes that cannot start tasks any more
+        self._has_lost_place = False  # a node can no longer start tasks
         self._lost_at: int | None = None  # the same, as reported by a task that lost a peer
         self._story: list[Event] = []
 

@@ -105,7 +105,7 @@ class SlurmBackend(Backend):
         return squeue.nodes(self._site)
 
     def systems(self) -> list[SystemStatus]:
-        """Return the systems, with the jobs that Slurm gave them to."""
+        """Return the systems, with the jobs to which Slurm allocated them."""
         return squeue.systems(self._site)
 
     def cancel(self, job_id: int, command: str) -> str:

@@ -1,4 +1,4 @@
-"""Event for which Slurm ends a job, as its controller keeps it while the job's tasks end.
+"""Reason why Slurm ends a job, queried from its controller while the job's tasks end.
 
 Source: squeue(1), --json, and JOB STATE CODES, JOB REASON CODES; srun(1), --signal
 """
@@ -28,9 +28,9 @@ _BY_STATE = {
 
 
 def stop_reason(job_id: int, grace_s: float) -> str:
-    """Event for which Slurm ends a job; empty if it does not say so while the tasks wait for it.
+    """Return why Slurm ends a job; empty if Slurm reports no reason in the time that tasks wait.
 
-    grace_s: in which Slurm signals the job before its time limit, and up to a minute earlier
+    grace_s: time before its time limit at which Slurm signals the job, up to a minute earlier.
     """
     # Slurm 22.05 ignores the job's number, and answers with all jobs.
     answer = call("squeue", "--json", f"--jobs={job_id}", answer_s=reason_wait_s(grace_s))
@@ -38,11 +38,13 @@ def stop_reason(job_id: int, grace_s: float) -> str:
 
 
 def parse_stop_reason(text: str, job_id: int, limit_before_s: float) -> str:
-    """The same of squeue's answer; a job that runs until then at most is at its time limit."""
+    """Parse the reason in squeue's answer; a job that ends before that time is at its limit."""
     with suppress(msgspec.DecodeError, LookupError, TypeError):
         for job in msgspec.json.decode(text)["jobs"]:
             if job["job_id"] == job_id:
-                if _time_of(job.get("preempt_time")) > 0:  # it keeps its state for its grace time
+                if (
+                    _time_of(job.get("preempt_time")) > 0
+                ):  # the state does not change in the grace period
                     return _PREEMPTED
                 if job["job_state"] in ("RUNNING", ["RUNNING"]):
                     ends_s = _time_of(job.get("end_time"))
