@@ -45,6 +45,10 @@ WORDS = {
 }
 #: Words that messages avoid, too; pages use them for what a program leaves and for places.
 WORDS_OF_MESSAGES = {r"behind": "after", r"nobody": "no user"}
+#: Words that docstrings avoid, too; "stands for" is right of a name, a placeholder or a token.
+WORDS_OF_DOCSTRINGS = {
+    word: remedy for word, remedy in WORDS.items() if not word.startswith(("stands?", "alike"))
+} | {r"any ?more": "no longer", r"in vain": "without effect"}
 #: First words of a docstring that is a clause instead of a noun or a verb.
 OPENINGS = {"What", "Where", "How", "Those", "Which", "Who", "There", "That", "It", "So"}
 
@@ -108,6 +112,16 @@ def test_docstrings_begin_with_a_noun_or_a_verb(package: str) -> None:
         for path in modules(package)
         for line, text in docstrings(path)
         if (word := text.split()[0]) in OPENINGS
+    ]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings(package: str) -> None:
+    assert not [
+        f"{path.relative_to(CHECKOUT)}:{line}: {remedy}"
+        for path in modules(package)
+        for line, text in docstrings(path)
+        for remedy in wrong_words(re.sub(r"`[^`]+`", "``", text), WORDS_OF_DOCSTRINGS)
     ]
 
 

@@ -45,7 +45,7 @@ def with_spread(value: float, spread: float, decimals: int = 2) -> str:
 
 
 def round_ticks(highest: float, most: int) -> tuple[float, ...]:
-    """Return at most so many round ticks from 0 to `highest`, in steps of 1, 2 or 5 times 10^n."""
+    """Return at most `count` round ticks from 0 to `highest`, in steps of 1, 2 or 5 times 10^n."""
     least_step = highest / (most - 1)
     power = 10.0 ** floor(log10(least_step))
     # tolerance: 0.3 / 3 is less than 0.1

@@ -290,7 +290,7 @@ def _table(kind: HalfFormat) -> Floats:
 
 @cache
 def half_format(mantissa_bits: int, bias: int) -> HalfFormat:
-    """Return the format of so many bits, without a name."""
+    """Return the format with these numbers of bits, without a name."""
     return HalfFormat("", mantissa_bits, bias)
 
 

@@ -44,7 +44,7 @@ def describe_signal(signum: int) -> str:
 
 
 def reason_to_end(asked: signal.Signals) -> str:
-    """Return the event that the launcher gave as reason for ending this process, else the signal.
+    """Return the reason that the launcher recorded for ending this process, else the signal.
 
     Tasks get SIGTERM whatever the event was: Ctrl-C, a time limit. Slurm signals them before their
     launcher, which is waited for.

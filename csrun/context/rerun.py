@@ -47,7 +47,7 @@ def rerun() -> Rerun | None:
 
 def export_command(module: str) -> None:
     """Pass this launcher's command to its tasks; module: Python module of the launcher."""
-    with suppress(FileNotFoundError):  # the folder does not exist any more; the launcher reports it
+    with suppress(FileNotFoundError):  # the folder no longer exists; the launcher reports it
         _keep(RunCommand((sys.executable, "-m", module, *sys.argv[1:]), str(Path.cwd())))
 
 

@@ -36,7 +36,7 @@ class LayoutAdvice:
         return LayoutAdvice(layout, room, others, nodes.count)
 
     def options_for(self, streamers: int) -> str:
-        """Options for at least so many streamers: more tasks per node, then more nodes."""
+        """Return the options for at least this many streamers: more tasks per node, then nodes."""
         tasks = streamers + self.others
         per_node = self.layout.tasks_per_node_for(tasks)
         if per_node <= self.room:
@@ -47,7 +47,7 @@ class LayoutAdvice:
         return f"--total-nodes {nodes} --tasks-per-node {self.room}"
 
     def options_for_exactly(self, streamers: int) -> str:
-        """Options for exactly so many streamers, on the present nodes if they divide evenly."""
+        """Return the options for exactly this many streamers, on the same nodes if possible."""
         tasks, single = streamers + self.others, self.layout.single_task_nodes
         for nodes in (self.layout.nodes, *range(single + 1, tasks + 1)):
             per_node = replace(self.layout, nodes=nodes).tasks_per_node_for(tasks)

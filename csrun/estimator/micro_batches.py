@@ -34,6 +34,6 @@ def require_divides(name: str, value: int, of: str, number: int) -> None:
 
 
 def next_size(batch: int, micro_batches: int, error: TooLargeError) -> int | None:
-    """Return the next smaller size to try if so many micro-batches do not fit, or None."""
+    """Return the next smaller size to try if this many micro-batches do not fit, or None."""
     most = min(error.fits, batch // micro_batches - 1)
     return next((size for size in range(most, 0, -1) if batch % size == 0), None)

@@ -175,7 +175,7 @@ class _RunningFit:
     def rate(self) -> float:
         """Learning rate of the next step.
 
-        Raises: UsageError for one that is not a number any more
+        Raises: UsageError for a rate that is no longer a number
         """
         found = self._optimizer._learning_rate
         if callable(found):

@@ -162,7 +162,7 @@ class FitMetrics(KerasMetrics):
 
     @property
     def _of_last_step(self) -> Any:
-        """Values of the last step, which are logged beside those of metrics."""
+        """Values of the last step, which are logged with those of metrics."""
         return self.own.returned or {}
 
     @_of_last_step.setter

@@ -95,7 +95,7 @@ def learning_of(
 
 
 def rates_of(own: float, start: Checkpoint | None) -> tuple[float, float]:
-    """Return the learning rate with which a fit goes on, and the first one of its training.
+    """Return the learning rate with which a fit continues, and the first one of its training.
 
     own: that of the optimizer. It counts if the user has changed it, else that of the checkpoint.
     """

@@ -131,7 +131,7 @@ def initialize(
 
 
 def choose_precision(name: str) -> None:
-    """Set a 16-bit format if `initialize` was given none, before any Session."""
+    """Set a 16-bit format, before any Session, if `initialize` has set none."""
     if _given and _given[0].config.precision == "float32":
         config = msgspec.structs.replace(_given[0].config, precision=name)
         _given[:] = [replace(_given[0], config=config)]

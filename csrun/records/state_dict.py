@@ -74,7 +74,7 @@ def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -
 
     PyTorch's names become the store's; names of csrun.nn models are kept.
 
-    Raises: UsageError if there are checkpoints already, if there are no tensors, or if two have one
+    Raises: UsageError if there are checkpoints already, if it has no tensor, or if two have one
     name
     """
     if not tensors:

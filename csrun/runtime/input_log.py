@@ -74,7 +74,7 @@ class InputLog:
             str(verdict.bound),
             verdict.wait_share,
             verdict.streamers,
-            None if self._is_in_vain(verdict) else verdict.needed,
+            None if self._is_futile(verdict) else verdict.needed,
             self._stage(verdict),
         )
 
@@ -108,7 +108,7 @@ class InputLog:
     def _remedy(self, verdict: InputVerdict) -> str:
         if verdict.is_alone:
             return LOOK_AT_THE_STRAGGLER
-        if self._is_in_vain(verdict):
+        if self._is_futile(verdict):
             return STREAM_REPLAYED
         needed = verdict.needed
         if needed > MOST_ADVISED:
@@ -119,7 +119,7 @@ class InputLog:
             return f"{many} in a csrun_wse run would overlap this with the steps"
         return f"{needed} streamers are needed ({self._feeding.options(needed)})"
 
-    def _is_in_vain(self, verdict: InputVerdict) -> bool:
+    def _is_futile(self, verdict: InputVerdict) -> bool:
         """Return whether more streamers would not help."""
         return self._feeding.replayed and verdict.needed > max(1, verdict.streamers)
 

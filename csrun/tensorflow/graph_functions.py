@@ -18,8 +18,7 @@ def without_functions() -> Iterator[None]:
 
 
 def _inlined(function: Any, *arguments: Any, **options: Any) -> Any:
-    """Call the Python function, whose `if`, `while` and `for` AutoGraph converts, unless the script
-    has turned that off.
+    """Call the Python function with its control flow converted by AutoGraph, unless disabled.
 
     As in TensorFlow, variables that it creates are not trained unless they are given to minimize().
     """

@@ -96,7 +96,7 @@ def _can_be_masked(values: Any) -> bool:
 def _masked(cond: Callable[..., Any], body: Callable[..., Any], values: Any, count: int) -> Any:
     """Call the body `count` times; its results are kept until the condition is first false.
 
-    Counters, which are constant in each iteration, go on, as their values are not kept either.
+    Counters, which are constant in each iteration, still increase; their values are not kept.
     Beyond the end the body gets the first values, since gradients of the last ones may be no
     numbers, and zero times them, too.
 

@@ -45,7 +45,7 @@ class Law(msgspec.Struct, frozen=True):
     cap: float | None = None
 
     def at(self, workers: float) -> float:
-        """Return the samples/s of so many workers, at least one."""
+        """Return the samples/s of a number of workers, at least one."""
         loss = 1 + self.sigma * (workers - 1) + self.kappa * workers * (workers - 1)
         return min(self.rate * workers / loss, inf if self.cap is None else self.cap)
 
@@ -86,7 +86,7 @@ class Fit(msgspec.Struct, frozen=True):
     ceiling: float | None
 
     def at(self, workers: float) -> float:
-        """Return the undisturbed samples/s of so many workers, at least one."""
+        """Return the undisturbed samples/s of a number of workers, at least one."""
         return min(self.law.at(workers), inf if self.ceiling is None else self.ceiling)
 
     @property

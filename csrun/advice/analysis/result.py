@@ -17,7 +17,7 @@ JSON_FILE = "input_analysis.json"
 class VerifiedLayout(msgspec.Struct, frozen=True):
     """Run of a layout: its rate, and the deviation from the prediction.
 
-    deviation: measured / predicted - 1. beside: other processes during the run.
+    deviation: measured / predicted - 1. `beside` has the CPU use of other processes.
     """
 
     layout: StreamerLayout

@@ -138,11 +138,11 @@ class Scaling:
         return tuple(self._machines)
 
     def saturation(self, cpus: int) -> Saturation:
-        """Return what workers with so many CPUs have saturated."""
+        """Return the resource that workers with this many CPUs have saturated."""
         return self._machines[cpus].saturation
 
     def layouts(self, nodes: int) -> Iterator[StreamerLayout]:
-        """Return all layouts of so many nodes that the data allows, fewest tasks first."""
+        """Return all layouts with this many nodes that the data allows, fewest tasks first."""
         for tasks in range(1, self._site.node_cpus + 1):
             possible = 0 < sum(self._split(nodes, tasks)) <= self._most
             for cpus in self.cpus if possible else ():
@@ -156,7 +156,7 @@ class Scaling:
         return StreamerLayout(nodes, tasks, cpus, sum(split), min(rate, self._link))
 
     def limit(self, cpus: int) -> ScalingLimit:
-        """Return the limit of as many tasks of so many CPUs as the site's nodes can run."""
+        """Return the limit of the most tasks with this many CPUs that the site's nodes can run."""
         split = self._split(self._site.nodes, max(1, self._site.node_cpus // cpus))
         machine = self._machines[cpus]
         rate = self._rate(machine, split)

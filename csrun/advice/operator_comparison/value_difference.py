@@ -69,7 +69,7 @@ class ComparedArray:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Differences that are allowed: so many ulp of each element, or of the largest element."""
+    """Tolerated difference, in ulp of each element or of the largest element."""
 
     ulp: int = 0
     of_largest: bool = False

@@ -129,7 +129,7 @@ class LoopStep:
 
     @property
     def lacks_tensors(self) -> bool:
-        """True if its program needs tensors that no call was given and forward did not draw."""
+        """True if its program needs tensors that no call got and forward did not draw."""
         if self.variant is None or self.recorded is not None:
             return False
         leaves = self.variant.recording.script_leaves

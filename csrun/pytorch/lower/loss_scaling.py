@@ -16,7 +16,7 @@ SEED = "aten.ones_like.default"  # the gradient of the loss, with which PyTorch 
 def seed_of(recording: Recording) -> int:
     """Return the number of the operator that creates the gradient of the loss, which is 1.
 
-    Raises: CaptureError if `backward()` was given a gradient
+    Raises: CaptureError if `backward()` got a gradient
     """
     number = recording.forward_end
     made = recording.operators[number] if number < len(recording.operators) else None

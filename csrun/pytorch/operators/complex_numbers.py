@@ -67,7 +67,7 @@ def by_parts(emitter: Callable[..., Any]) -> Emitter:
 
 
 def _part(e: Emission, x: Any, part: int) -> Any:
-    """Return a part of an argument; one that is no tensor of numbers, such as indices, is both."""
+    """Return a part of an argument; other arguments, such as indices, are in both parts."""
     if isinstance(x, Complex):
         return x.parts[part]
     if part and isinstance(x, SSAValue) and dtype(x).startswith("float"):

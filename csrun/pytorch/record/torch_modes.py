@@ -74,7 +74,7 @@ def compiled_as_eager() -> Iterator[None]:
 def collection_paused() -> Iterator[None]:
     """Pause Python's cyclic garbage collector.
 
-    A step's graph has so many objects that the collector would scan all of them repeatedly.
+    The collector would repeatedly scan the many objects of a step's graph.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -215,7 +215,7 @@ class TracedTensor(torch.Tensor):
         return TracedTensor(self.like, self.value, TracedStorage(), self.recorder)
 
     def replace_by(self, other: TracedTensor) -> None:
-        """Become another tensor, also for autograd; the other one must not be used any more."""
+        """Become another tensor, also for autograd; the other one must no longer be used."""
         place = self.place
         torch._C._swap_tensor_impl(self, other)
         self.__dict__ = other.__dict__

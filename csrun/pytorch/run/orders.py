@@ -180,7 +180,7 @@ class Evaluations:
         """
         orders = variant.orders = variant.orders or OrderSplitter(program, None)
         while steps:
-            done = orders.give(StepOrder(self._taken, len(steps))).done
+            done = orders.run_next(StepOrder(self._taken, len(steps))).done
             if not done:
                 raise CsrunError(
                     f"the data ended at batch {steps[0].batch}, but the loop continues"

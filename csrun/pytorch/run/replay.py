@@ -32,7 +32,7 @@ _SCALE, _SCALE_BEFORE = Ref(-(2**31)), Ref(-(2**31) + 1)
 
 
 class ValueLostError(UsageError):
-    """A value of a step is not available any more."""
+    """A value of a step is no longer available."""
 
 
 @dataclass

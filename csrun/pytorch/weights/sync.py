@@ -140,7 +140,7 @@ class WeightSync:
     def _write_optimizer(
         self, state: Mapping[str, Array], step: int, scale: ScaleState | None
     ) -> None:
-        """Set integer buffers and the optimizer's state, after so many steps."""
+        """Set integer buffers and the optimizer's state after this many steps."""
         self.integers.write()
         if self.optimization is not None and self._has_room(state):
             skipped = 0 if scale is None else int(scale.skipped)

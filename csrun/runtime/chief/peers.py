@@ -202,7 +202,7 @@ class RunPeers:
         self._wafers.broadcast(messages.UnloadProgram(number))
 
     def end(self, source: int) -> None:
-        """Free the batches of a program that are not used any more."""
+        """Free the batches of a program that are no longer used."""
         if source in self._pushed:
             self._pushed.pop(source).close()
         else:

@@ -56,7 +56,7 @@ class Peers(Protocol):
         """Free a program that will not run again."""
 
     def end(self, source: int) -> None:
-        """Free the batches of a program that are not used any more."""
+        """Free the batches of a program that are no longer used."""
 
     def initialize(self, state: dict[str, Array]) -> None:
         """Initialize the state, where the store is."""

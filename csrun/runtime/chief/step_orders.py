@@ -17,7 +17,7 @@ Show = Callable[[Progress], None]
 
 
 class NotFiniteLossError(CsrunError):
-    """The loss of a step is not finite, so that the step has no update. loss: its value."""
+    """Non-finite loss of a step, which therefore has no update. loss: its value."""
 
     def __init__(self, message: str, loss: float) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class NotFiniteLossError(CsrunError):
 
 
 class OrderSplitter:
-    """Splits a run into orders that end at boundaries and are short enough to stay responsive."""
+    """Splitter of a run into orders that end at boundaries and are short enough for signals."""
 
     def __init__(self, machine: Program, last: int | None) -> None:
         self._machine = machine
@@ -33,12 +33,12 @@ class OrderSplitter:
         self._most = result_slots(machine.plan)
         self._seconds_per_step = 0.0
 
-    def give(self, steps: StepOrder, boundaries: tuple[int, ...] = ()) -> StepsDone:
+    def run_next(self, steps: StepOrder, boundaries: tuple[int, ...] = ()) -> StepsDone:
         """Run the first of these steps, up to the nearest multiple of a boundary or fewer."""
         return self.finish(self.begin(steps, boundaries))
 
     def begin(self, steps: StepOrder, boundaries: tuple[int, ...]) -> OrderedSteps:
-        """Start steps as `give`, without waiting for them."""
+        """Start steps as `run_next`, without waiting for them."""
         first, accumulation = steps.first, steps.accumulation
         counts = [every - first % every for every in boundaries]
         if accumulation is not None:
@@ -49,7 +49,7 @@ class OrderSplitter:
         if self._seconds_per_step:
             count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
         else:
-            count = min(count, 1)  # the time of a step is not known yet
+            count = min(count, 1)  # the time of a step is unknown
         if accumulation is not None:
             accumulation = accumulation.first(count)
         return self._machine.order(StepOrder(first, count, steps.keeps_all, accumulation))
@@ -93,7 +93,7 @@ def evaluate(
     """
     orders, index, loss = OrderSplitter(machine, batches), 0, Mean()
     while batches is None or index < batches:
-        done = orders.give(StepOrder(index, MOST_STEPS))
+        done = orders.run_next(StepOrder(index, MOST_STEPS))
         for slot in range(done.done):
             result = machine.result(slot, index + slot)
             loss += Mean(result.loss_sum, result.count)
@@ -123,7 +123,7 @@ def predict(
     """
     orders, index, samples = OrderSplitter(machine, batches), 0, 0
     while batches is None or index < batches:
-        done = orders.give(StepOrder(index, MOST_STEPS))
+        done = orders.run_next(StepOrder(index, MOST_STEPS))
         for slot in range(done.done):
             take(machine.result(slot, index + slot))
         index, samples = index + done.done, samples + done.samples

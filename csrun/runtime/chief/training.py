@@ -105,7 +105,7 @@ class Training:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.record.rest()
+        self.record.stop_clocks()
         self._open.__exit__(kind, error, traceback)
 
     def _leave(self, kind: object, error: BaseException | None, traceback: object) -> None:

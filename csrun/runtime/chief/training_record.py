@@ -68,7 +68,7 @@ class LoopOptions:
 
 
 class TrainingRecord:
-    """Measurements of a training. Its clocks run from `opened` to `rest`.
+    """Measurements of a training. Its clocks run from `opened` to `stop_clocks`.
 
     synchronizations, recorded_steps: counts by the line of the script that waited, or that caused
         the recorded steps.
@@ -106,7 +106,7 @@ class TrainingRecord:
         self._rates.exclude_pause(rested_s)
         self._ledger.exclude_pause(rested_s)
 
-    def rest(self) -> None:
+    def stop_clocks(self) -> None:
         """Stop the clocks."""
         self._left_s = perf_counter()
 

@@ -363,7 +363,7 @@ class BatchRelay:
                             inflow.report_free_slots(ring, descriptor)
                         else:
                             self._inflows[descriptor].advance()
-                except OSError:  # a closed connection is not polled any more
+                except OSError:  # a closed connection is no longer polled
                     poll.unregister(descriptor)
                 except DamagedTransferError as error:
                     poll.unregister(descriptor)

@@ -146,7 +146,7 @@ class StateSender:
     """MemoryX's end: a thread that sends the requested tensors while updates run.
 
     plan: plan that defines the layout of the store.
-    gate: gate of the updates, used by no one else.
+    gate: gate of the updates, used only here.
     error: error that ended the thread; the chief sees a lost connection.
     """
 

@@ -235,7 +235,7 @@ class _StreamerLoop:
 
     def _wait(self, rooms: list[int]) -> None:
         """Wait for the chief, or for a free slot."""
-        # messages that arrived while a slot was sent do not make a descriptor readable any more
+        # messages read while a slot was sent no longer make a descriptor readable
         if self._inbox.has_stored:
             self._look_s = 0.0
             return

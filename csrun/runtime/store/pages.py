@@ -113,7 +113,7 @@ class FilePages(StorePages):
         return [part for each in used for part in self._residency.leaving(each)]
 
     def fetch(self, leaving: Ranges) -> "Future[None]":
-        """Read them from the disk; done when the disk has been asked for the last one."""
+        """Start to read them from the disk; returns when the last read has been requested."""
         return self._reading.submit(self._fetch, leaving)
 
     def evict(self, used: range) -> None:

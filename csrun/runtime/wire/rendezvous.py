@@ -151,7 +151,7 @@ class RunFolder:
         return self.path / "failed.json"
 
     def has_ended(self, peer: str) -> bool:
-        """Return whether the task of a peer has ended, so that it will not join any more."""
+        """Return whether the task of a peer has ended, so that it can no longer join."""
         return peer in self.ended and self.ended[peer].exists()
 
 

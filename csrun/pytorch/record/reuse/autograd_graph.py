@@ -100,7 +100,7 @@ def note_node_hooks(hooks: Any) -> None:
 
 
 def forget_unreachable_hooks() -> None:
-    """Free the nodes of graphs that nothing refers to any more, whose hooks no loop calls."""
+    """Free the nodes of unreachable graphs, whose hooks can no longer be called."""
     if any(each() for each in _node_hooks):
         gc.collect()
 

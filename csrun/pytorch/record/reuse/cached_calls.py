@@ -300,7 +300,7 @@ class CallTree:
         self._misses = max(self._misses - 1, 0)
 
     def miss(self) -> None:
-        """Note an unknown step, which took longer. After many, the tree is not used any more."""
+        """Note an unknown step, which took longer. After many, the tree is no longer used."""
         self._misses += 2
         if self._misses >= MOST_MISSES:
             self.first, self.is_given_up = [], True

@@ -25,8 +25,8 @@ def elementwise(x: RowOperands) -> RuleResult:
 def divided(x: RowOperands) -> RuleResult:
     """A quotient; the backward pass of a mean divides by the number of its elements.
 
-    Another number that happens to be a multiple of the rows is told apart by a recording with
-    another number of rows.
+    A recording with another number of rows reveals a divisor that is only by chance a multiple
+    of the rows.
     """
     given, number = x.arguments[:2]
     size = torch.Size(x.sizes(given)).numel()

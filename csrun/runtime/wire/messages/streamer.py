@@ -70,6 +70,6 @@ class BeginPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class EndStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → wafer and streamer: the batches of this source are not used any more."""
+    """Chief → wafer and streamer: the batches of this source are no longer used."""
 
     source: int
