@@ -1,8 +1,8 @@
-"""Estimate of a run from its compile: memory by kind and role, and the time of a step here.
+"""Estimate of a run from its compile: memory by kind and role, and step time on this machine.
 
-Memory follows from the plan. The step is run on this machine if its memory is there; else its time
-is that of its floating-point operations at the rates of large matrix products, that of the bytes
-that are copied, or that of what passes the disk, whichever is longest.
+Memory follows from the plan. The step is run on this machine if there is enough memory. Otherwise
+its time is the longest of three: floating-point operations at the rates of large matrix products,
+bytes that are copied, and disk traffic.
 
 The tasks of a job share the machine's CPUs: a step takes at least the CPU time of all of them,
 divided by the CPUs.
@@ -180,7 +180,7 @@ def checkpoint_bytes(plan: Plan) -> int:
 
 
 def store_memory(plan: Plan) -> dict[str, int]:
-    """Return the bytes of the training's state by kind; what is not there is left out."""
+    """Return the bytes of the training's state by kind, without kinds that it does not have."""
     weights = sum(group.nbytes for group in plan.groups)
     optimizer = len(plan.store.slots) * weights
     words = 0 if plan.store.words_offset is None else weights // 2

@@ -37,7 +37,7 @@ from csrun.runtime.step.batch_maker import BatchNumbers
 LOOK_MS = 200  # interval between checks of the deadline
 READY = b"ready"
 FAILED = b"failed: "  # and of messages to the user
-START_AFTER_S = 0.05  # until then all workers know when to begin
+START_AFTER_S = 0.05  # time until all workers know the common start
 READINGS = 5  # readings of the clocks, less than 0.1 ms each: hardly one is preempted
 LONGEST_BATCHES = 4  # timeout of a batch, in intervals or times of the first batch
 LEAST_PATIENCE_S = 30.0  # least timeout: quick batches wait, too, while the machine is stopped
@@ -83,7 +83,7 @@ class BatchTransfer(Protocol):
         """In a worker, return a function that delivers the batches of a data set."""
 
     def take(self, descriptor: int) -> None:
-        """In the parent, receive what a worker has delivered."""
+        """Receive the batches of a worker, in the parent process."""
 
     def close(self) -> None:
         """In the parent, release all resources."""
@@ -175,7 +175,7 @@ def _run_worker(
 
 
 def _mute_repeated_warnings() -> None:
-    """Silence warnings, which a streamer of a run gives once."""
+    """Silence warnings that a streamer of a run logs once."""
     logging.getLogger("csrun").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
 
@@ -280,7 +280,7 @@ def _read() -> _Moment:
 
 
 def _starved_s() -> float:
-    """Time that this process's threads have waited for a CPU; 0 if the kernel does not tell.
+    """Time that this process's threads have waited for a CPU; 0 if the kernel does not report it.
 
     Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat, second field
     """

@@ -35,7 +35,7 @@ from csrun.system import FileLock, lock
 
 CANCEL_FILE = "cancelled_by"
 COMPARED = "ended by csrun compare, which has its values"
-LAUNCHER_LOG = "launcher"  # of one that has left its terminal, or whose standard error is closed
+LAUNCHER_LOG = "launcher"  # log of a detached launcher, or of one whose standard error is closed
 TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
 
@@ -88,7 +88,7 @@ class JobFolder:
             ended_file(self.path, rank).touch()
 
     def write_reason_to_end(self, reason: str) -> None:
-        """Write the reason for a signal to the tasks; on a full disk they only know the signal."""
+        """Write the reason for a signal to the tasks; on a full disk they only get the signal."""
         with suppress(OSError):
             (self.path / REASON_FILE).write_text(reason)
 
@@ -118,7 +118,7 @@ class JobFolder:
         return read_start(self.path / CANCEL_FILE, REASON_BYTES)
 
     def reason_of(self, signum: int, stopped_by: str = "") -> str:
-        """Return the event behind a signal to the launcher: who cancelled the job, if anybody did.
+        """Return the reason of a signal to the launcher: for a cancel, who cancelled the job.
 
         stopped_by: what the scheduler says, if the signal is its own
         """

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 SLOW_SHARE = 0.25  # of batch_size, below which an evaluation is much slower
 
-#: What there is in the place of an argument.
+#: Replacements of unsupported arguments.
 _INSTEAD_OF_ARGUMENT = {
     "initial_epoch": "leave it out: a training resumes from its newest checkpoint",
 }

@@ -1,4 +1,4 @@
-"""Callbacks of a fit: those that are called, and those in whose place csrun has its own means."""
+"""Callbacks of a fit: called ones, and those that csrun replaces."""
 
 import logging
 from collections.abc import Sequence

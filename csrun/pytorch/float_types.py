@@ -21,7 +21,7 @@ def widest(kinds: Iterable[torch.dtype]) -> torch.dtype:
 
 
 def store_type_of(tensors: Mapping[str, torch.Tensor]) -> torch.dtype | None:
-    """Return the type of the store of a model's tensors; None without floats.
+    """Return the floating-point type of the store of a model; None if it has no floats.
 
     Logs if it is not the type of all of them.
     """

@@ -269,7 +269,7 @@ class SessionLoader:
         yield from self.loader
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Copies, also in other processes, are of the user's loader."""
+        """Copy or pickle the user's loader instead of the wrapper."""
         return _returned, (self.loader,)
 
     def __getattr__(self, name: str) -> Any:

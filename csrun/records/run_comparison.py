@@ -54,7 +54,7 @@ class RunComparison(msgspec.Struct, frozen=True):
 
     equal_parameters, equal_identity: values of both. only_first_modes, only_second_modes: modes
     that one of them alone was run in. without_checkpoint: runs that have none, or a damaged one,
-    so that only the compile tells of their identity.
+    so that only the compile shows their identity.
     """
 
     parameters: tuple[Difference, ...]

@@ -30,7 +30,7 @@ _LOOP = (
     "the batch determines how often this loop runs: give tf.while_loop maximum_iterations, without "
     "a TensorArray among its values, or use dynamic_rnn with sequence_length"
 )
-#: What there is in the place of an operator, by what its kind begins with.
+#: Replacements of unsupported operators, by prefix of their kind.
 _REMEDIES = {
     "TensorList": "give the TensorArray a fixed size and one value per index",
     "While": _LOOP,

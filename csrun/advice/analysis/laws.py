@@ -137,10 +137,10 @@ def _fitted_point(point: Point, undisturbed: float, found: Fit) -> FittedPoint:
 
 
 def disturbance(point: Point, machine_cpus: int) -> float:
-    """Return the factor by which other work has slowed the workers.
+    """Return the factor by which other load has slowed the workers.
 
-    Without it no worker would starve, and each would do in its running time what it did in total,
-    until the workers compete among themselves for all CPUs, or all that they may use.
+    Without it no worker would wait for a CPU, and each would do its work in its CPU time, until
+    the workers compete with each other for all CPUs, or all that they may use.
     """
     unstarved = point.tasks - point.starved_cpus
     alone = point.tasks / unstarved if unstarved > 0 else inf

@@ -13,7 +13,7 @@ from csrun.advice.analysis.laws import Fit, disturbance, fit
 from csrun.advice.measurements import Measurements, Point
 from csrun.site import JobLayout, streaming_single_task_nodes
 
-SATURATED = 0.85  # of the rate of as many undisturbed workers: below, they slow each other down
+SATURATED = 0.85  # of the rate of undisturbed workers: below, they slow each other down
 BUSY = 0.85  # of the machine's CPUs: above, the CPUs are the shared resource
 
 

@@ -125,7 +125,7 @@ def limiting(found: Limiting) -> str:
 
 
 def outcome(analysis: Analysis) -> list[str]:
-    """Describe what the recommended layout reaches, or else its limit and remedy."""
+    """Describe the rate of the recommended layout, or its limit and the remedy."""
     solution, target = analysis.solution, analysis.target
     rate = solution.layout.samples_per_s
     delivered = f"{_streamers(analysis)} {count(rate)} samples/s"

@@ -18,7 +18,7 @@ class Severity(StrEnum):
 
 
 class Effect(StrEnum):
-    """Subject of a rule; learning comes before speed."""
+    """Subject of a rule, in the order of the report: learning precedes speed."""
 
     LEARNING = "learning"
     SPEED = "speed"
@@ -76,9 +76,9 @@ class Finding:
 class AdviceRule:
     """Rule about an operator.
 
-    starts_from: operators that it is applied to. about: operator named in the finding, if it is a
-    missing one. look: returns None if all is well. gain: fraction of the input time assumed to be
-    saved if nothing was measured, used only for sorting.
+    starts_from: operators that it is applied to. about: name of a missing operator. look: returns
+    None if there is no finding. gain: fraction of the input time assumed to be saved if nothing was
+    measured, used only for sorting.
     """
 
     name: str

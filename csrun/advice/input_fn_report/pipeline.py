@@ -17,9 +17,9 @@ class Pipeline:
     training: whether a model learns from it. cardinality: batches of one reader; None when endless,
     too. last_step: where the run ends. streamers and cpus: tasks that read it, CPUs that each has;
     has_ring: whether they fill one ahead, as all do but a process that makes its own batches.
-    wanted_per_s: samples that the CS system is estimated to take. costs: the measured time of a
-    batch, by the names that `Operator.stage` gives, spreads: how much it scatters; batch_s: from
-    one batch to the next, 0 when nothing was measured.
+    wanted_per_s: samples that the CS system is estimated to take. costs: measured times per batch,
+    by the names of `Operator.stage`; spreads: their spread; batch_s: time between batches, 0 if
+    nothing was measured.
     """
 
     operators: tuple[InputOperator, ...]

@@ -132,7 +132,7 @@ def _compare_again(
                 report(f"{run.name}: recording {_steps_text(window)}")
                 run.record(start, window, place, report=report)
             step = counted.add_steps(window, _reader((places[0], ""), (places[1], "")))
-        if counted.difference is not None or step < window[1]:  # found, or one of the runs is over
+        if counted.difference is not None or step < window[1]:  # found, or a run has ended
             break
     if not counted.compared:
         raise UsageError(

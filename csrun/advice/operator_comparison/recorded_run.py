@@ -29,7 +29,7 @@ _FULL = os.strerror(errno.ENOSPC)
 _LITTLE_BYTES = 1 << 20  # free on a disk on which a value had no room
 WAIT_BYTES = 1 << 10
 _WAITS = re.compile(r"^(?:csrun: |csrun_wse: job \d+ |INFO:csrun:)([Ww]ait(?:s|ing) for .*)")
-END_S = 60.0  # for a job to end once it is asked to
+END_S = 60.0  # time for a job to end after its cancellation
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _recorded(folder: Path) -> list[Path]:
 
 
 def _wait_in(log: Path) -> str:
-    """Return what a command waits for if that is the last line that it has printed."""
+    """Return the reason for a wait, if that is the last line that the command has printed."""
     last = read_end(log, WAIT_BYTES).strip().rpartition("\n")[2]
     return found[1] if (found := _WAITS.match(last)) else ""
 

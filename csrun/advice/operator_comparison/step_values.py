@@ -1,4 +1,4 @@
-"""Values of one step as a run has recorded them, put together from its minibatches and systems."""
+"""Recorded values of one step, combined from its minibatches and systems."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

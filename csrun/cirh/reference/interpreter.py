@@ -1,4 +1,4 @@
-"""Reference interpreter: a slow and plain executable definition of what a module computes.
+"""Reference interpreter: a slow, simple executable definition of a module's semantics.
 
 Kernels are checked against it, and it is checked against PyTorch, operator by operator.
 """

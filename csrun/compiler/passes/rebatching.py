@@ -38,9 +38,11 @@ _SIZES = frozenset({"shape", "input_sizes", "input_size"})
 class Rebatching(Pass):
     """Before: a module with its backward pass and its updates, without dead operators.
 
-    After: the same one of `samples` samples. The sum of the losses, and of the gradients, of such
-    parts of a batch is what the module has given for all of it; a value that is the same in all
-    parts and is added to a sum over samples is shared. how: that this is asked for, in messages.
+    After: the same one of `samples` samples. The losses, and the gradients, of such parts of a
+    batch add up to those of the full batch; a value that is equal in all parts and is added to a
+    sum over samples is divided among the parts.
+
+    how: reason for the parts, in messages.
 
     Raises: CompileError, with the user's line, for an operation on the batch as a whole
     """

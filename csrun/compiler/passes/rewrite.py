@@ -39,7 +39,7 @@ class Pass(ABC):
 
     @abstractmethod
     def apply(self, module: ModuleOp) -> PassResult:
-        """Run the pass, and return what it has done."""
+        """Run the pass, and return a description of the changes."""
 
 
 NO_MATCH = "no match: "  # for the author of rules: in the log, not in the report

@@ -1,4 +1,4 @@
-"""The performance model: what a model may reach on a CS system, before anything has run.
+"""Performance model: throughput of a model on a CS system, estimated before a run.
 
 A layer on P PEs, alone, with F FLOPs a sample:
 

@@ -59,7 +59,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
         return kept
     with ExitStack() as alone:
         try:
-            # Nobody else may put an array there: it is taken for what the file decodes to.
+            # Another account's array there would be used as the decoded file.
             make_private(folder)
             alone.enter_context(_locked(folder))
         except (OSError, CsrunError):

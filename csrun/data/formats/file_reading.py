@@ -15,7 +15,7 @@ PIECE_BYTES = 1 << 22  # read in pieces, so that a damaged length does not alloc
 
 @contextmanager
 def opened(path: Path, gzipped: bool | None = None) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressed if gzipped; None tells that by the suffix .gz.
+    """Open a file for reading bytes, decompressed if gzipped; None decides by the suffix .gz.
 
     Raises: DataError for a file that cannot be opened, decompressed or read
     """

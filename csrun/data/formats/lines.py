@@ -45,7 +45,7 @@ def text_lines(path: Path, encoding: str) -> Iterator[str]:
     begin = 0
     with opened(path) as file:
         number = 0
-        # One byte more than allowed tells a longer line from one that just fits.
+        # One more byte than allowed distinguishes a longer line from one that just fits.
         while content := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             rule = f"a line must have at most {MAX_LINE_BYTES} bytes"

@@ -121,7 +121,7 @@ def _header_in(start: bytes, path: Path) -> Header | None:
     fields, checksum = start[len(MAGIC) : -_CHECKSUM.size], start[-_CHECKSUM.size :]
     magic_is_there = start.startswith(MAGIC)
     checksum_is_right = _CHECKSUM.pack(crc32(fields)) == checksum
-    # A bare file has neither, but for a rare chance: one that is right alone tells of damage.
+    # A file without header has neither, except by rare chance: only one of both means damage.
     if not magic_is_there and not checksum_is_right:
         return None
     if not magic_is_there or not checksum_is_right:

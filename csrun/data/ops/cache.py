@@ -73,7 +73,7 @@ class CachedBatches:
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
         """Return a batch by number, made at the first call."""
-        # Sizes apart: an estimate of a batch's bytes reads a small one with the same number.
+        # Keyed by size, too: an estimate of a batch's bytes reads a small batch of the same number.
         key = chain.batch_size // chain.parts, number
         if key not in self.cached_items:
             made = arrays_of(self.below.read(chain, number, clock), clock)

@@ -107,7 +107,7 @@ class MapFlow:
             else:
                 yield from (self._samples(chunk, clock) for chunk in below)
             return
-        # Chunk by chunk, as the pool's `map` would take the whole, maybe endless, stream at once.
+        # Chunk by chunk: the pool's `map` would first read the whole stream, which may be endless.
         with ThreadPoolExecutor(self.threads, thread_name_prefix="map") as threads:
             for chunk in in_chunks(chain.from_iterable(below), self.threads):
                 yield list(threads.map(partial(one, clock=clock), chunk))

@@ -1,4 +1,4 @@
-"""shuffle: a permutation of what is read by number; a window over what comes in turn."""
+"""shuffle: a permutation of indexable samples; a window over a stream."""
 
 import math
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from csrun.data.samples import Rows
 # not uniform: of 8 it fails a chi-square test of pairs.
 DRAWN_LENGTH = shared_permutations.LONGEST
 ROUNDS = 8
-CHUNK_POSITIONS = 1 << 13  # computed at a time: what a round works on stays in the L2 cache
+CHUNK_POSITIONS = 1 << 13  # computed at a time: the data of a round stay in the L2 cache
 KEPT_PERMUTATIONS = 2  # a batch can cross the border between two passes
-# What a checkpoint knows the order by; another name for whatever gives other positions.
+# Name of the order in checkpoints; any change of the positions needs another name.
 ORDER = f"philox, feistel-{ROUNDS} beyond {DRAWN_LENGTH}"
 
 

@@ -34,7 +34,7 @@ def _scaled(order: int, x: Floats) -> Floats:
 
 
 def _coefficients(function: Callable[[Floats], Floats]) -> Sequence[float]:
-    """Chebyshev series of a function on [-1, 1], by its values at as many points."""
+    """Return the Chebyshev coefficients of a function on [-1, 1], from its values at the nodes."""
     angles = (np.arange(DEGREE + 1, dtype=np.longdouble) + 0.5) * (PI / (DEGREE + 1))
     values = function(np.cos(angles))
     found = np.cos(angles * np.arange(DEGREE + 1)[:, None]) @ values * 2 / (DEGREE + 1)

@@ -25,7 +25,7 @@ class Interpolation(IntEnum):
 
 
 class GridPadding(IntEnum):
-    """ATen's numbers of what is beyond an image."""
+    """ATen's codes for values outside of the image."""
 
     ZEROS = 0
     BORDER = 1

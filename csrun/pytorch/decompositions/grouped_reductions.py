@@ -25,7 +25,7 @@ def _changes(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def mode(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
-    """The most frequent value, the least of several, and the last index of it."""
+    """Return the most frequent value, the smallest in a tie, and its last index."""
     if not x.dim():
         return x.clone(), torch.zeros((), dtype=torch.int64)
     dim %= x.dim()

@@ -18,5 +18,5 @@ def is_valid(mode: str) -> bool:
 
 @contextmanager
 def name_scope(name: str) -> Iterator[None]:
-    """Name what is computed in the block; csrun names operators by their layer and line."""
+    """Name the operators of the block; no effect, as csrun names them by layer and line."""
     yield

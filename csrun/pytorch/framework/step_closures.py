@@ -19,7 +19,7 @@ _DEVICE = "xla:0"  # as in the original's log lines
 
 
 def step_closure(function: Callable[..., Any]) -> Callable[..., None]:
-    """Decorate a function to run in the chief at the end of the step; at once outside of a step.
+    """Decorate a function to run in the chief at the end of the step, or now outside of a step.
 
     Values of the step among its arguments are passed as plain tensors. A function called by forward
     runs in each step.

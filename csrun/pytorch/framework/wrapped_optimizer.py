@@ -39,7 +39,7 @@ class Optimizer:
 
     @property
     def _begun_at(self) -> int:
-        """Global step at which this run began, which the script's own schedulers know."""
+        """Global step at which this run began, used by the script's own schedulers."""
         if self._first_step is None:
             kind = torch.optim.lr_scheduler.LRScheduler
             owners = (each for each in gc.get_objects() if issubclass(type(each), kind))

@@ -156,7 +156,7 @@ class Edits:
         return self._is_other or not self._is_known
 
     def forget(self) -> None:
-        """Forget the edits of a step that was recorded up to some of them."""
+        """Drop the edits of a step that was recorded after some of them."""
         self.all, self._kept, self._made, self._is_known = [], EMPTY_EDITS, 0, False
 
     @property

@@ -201,7 +201,7 @@ class BatchTensors(Elements):
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
         """Return the batch's arrays.
 
-        Other objects, such as text, are left to the loop, whose task makes the batch, too.
+        Other objects, such as text, are not included: the loop's task makes the batch, too.
 
         Raises: UnequalBatchesError for a batch unlike the first one, or without tensors
         """

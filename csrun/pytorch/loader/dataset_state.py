@@ -102,7 +102,7 @@ class _Walk:
 
 
 def _mark(value: Any, is_entered: bool) -> tuple[Any, ...]:
-    """Return the mark of a container or object itself, apart from its children's."""
+    """Return the mark of a container or object itself, without its children."""
     kind = type(value)
     if isinstance(value, list | tuple) and len(value) > LONG:
         kinds = set(map(type, value))
@@ -118,7 +118,7 @@ def _mark(value: Any, is_entered: bool) -> tuple[Any, ...]:
 
 
 def _kept_alive(value: Any) -> Any:
-    """Return what keeps the objects whose ids are in a mark alive."""
+    """Return references that keep the objects alive whose ids are in a mark."""
     if isinstance(value, list | dict):
         return value, list(value.values() if isinstance(value, dict) else value)
     return value

@@ -25,7 +25,7 @@ _PRIMITIVES = {"prims.where.default": "aten.where.self"}
 _SAME = frozenset({"aten.detach.default", "aten.alias.default", "aten.lift_fresh_copy.default"})
 
 
-#: Losses whose emitters take no weights, and the positions of their weights.
+#: Losses whose emitters accept no weights, and the positions of these arguments.
 _WEIGHTED = {
     "aten.nll_loss_forward.default": (2,),
     "aten.nll_loss_backward.default": (3,),

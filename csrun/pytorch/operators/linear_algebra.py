@@ -26,7 +26,7 @@ def transposed(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def _as_batch(e: Emission, *each: SSAValue) -> list[SSAValue]:
-    """Emit matrices of one batch, whose axes are those of all operands, broadcast."""
+    """Emit the operands broadcast to a common batch shape, as one batch of matrices."""
     batch = np.broadcast_shapes(*(shape(x)[:-2] for x in each))
     return [e.expand(x, (*batch, *shape(x)[-2:])) for x in each]
 

@@ -33,7 +33,7 @@ class NormWeights(NamedTuple):
 
 
 class NormStatistics(NamedTuple):
-    """Mean and 1 / standard deviation of what was normalized."""
+    """Mean and 1 / standard deviation of a normalization."""
 
     mean: SSAValue
     rstd: SSAValue

@@ -1,4 +1,4 @@
-"""Views: the same elements, or some of them, in another shape."""
+"""View operators: all or some elements in another shape."""
 
 from typing import Any
 

@@ -210,7 +210,7 @@ class _FirstValues(TorchDispatchMode):
     def restore(self) -> None:
         """Restore the initial values; a tensor that has another shape now was a temporary one."""
         with torch.no_grad():
-            # aliases were written in turn
+            # aliases were written one after the other
             for tensor, written, value in reversed(self._kept.values()):
                 if tensor.shape == value.shape:
                     written.copy_(value)

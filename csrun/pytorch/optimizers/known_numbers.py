@@ -27,7 +27,7 @@ class KnownNumbers:
     def find(self, groups: Groups, basis: tuple[Any, ...]) -> tuple[float, ...] | None:
         """Return the numbers; None if they may have changed.
 
-        basis: what they depend on besides the groups' values and parameters.
+        basis: other inputs of the numbers than the groups' values and parameters.
         """
         if self._numbers is None or basis != self._basis:
             return None

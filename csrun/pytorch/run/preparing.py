@@ -20,7 +20,7 @@ from csrun.runtime.wire.rendezvous import announce_done
 
 @dataclass
 class Prepared(ScriptRun):
-    """Run that ends when the program of its loop is compiled, or its kernels are matched.
+    """Run that ends once the program of its loop is compiled, or its kernels are matched.
 
     No system is leased, and no checkpoint is read. If the launcher analyses the input, the
     program's DataLoader is measured first. In a training, evaluations before the first step are

@@ -222,7 +222,7 @@ class ScriptMachine:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Assign the time of a compile to its own row of the training's ledger.
+        """Assign the time of a compile to the row `compile` of the training's ledger.
 
         No order is in progress: a step whose program is compiled needs all steps before it.
         """

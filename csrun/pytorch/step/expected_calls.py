@@ -62,7 +62,7 @@ class Call:
     strides: those of results that are not contiguous.
     writes: it writes its first argument.
     draws: random numbers that forward draws.
-    scope: module that the loop calls, if it calls modules of the model by themselves.
+    scope: module that the loop calls, if it calls submodules of the model directly.
     """
 
     name: str

@@ -62,7 +62,7 @@ class HostValues:
     def compute(self, batch: object, given: Mapping[Ref, torch.Tensor]) -> HostResults | None:
         """Return the values for a batch; None if one has another shape than in step 1.
 
-        This includes results whose shapes forward's Python may read. given: all tensors of the
+        The results include those whose shapes forward's Python may read. given: all tensors of the
         script that are needed.
         """
         known = self._known(batch, given)

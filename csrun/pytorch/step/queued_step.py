@@ -28,7 +28,7 @@ class QueuedStep:
     """Entry of a loop's queue.
 
     batch: its number among the loader's. place: how many batches of the step came before it.
-    inputs: all that its program takes, where some of it is of no loader.
+    inputs: all inputs of its program, if some do not come from a loader.
     """
 
     variant: StepVariant

@@ -42,7 +42,7 @@ class IntegerBuffers:
             self._stale.update(increments)
 
     def write(self, *, ahead: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Set the buffers to what was counted.
+        """Set the buffers to the counted values.
 
         ahead: increments of a step that is not queued, by name.
         """
@@ -80,7 +80,7 @@ class IntegerBuffers:
                     self._stale.add(name)
 
     def _forget(self, step: int) -> None:
-        """Drop what is only needed for the values after earlier steps."""
+        """Drop data that is only needed for the values after earlier steps."""
         while self._increments and self._increments[0][0] <= step:
             self._increments.popleft()
         for values in self._first.values():

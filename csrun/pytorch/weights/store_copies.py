@@ -80,7 +80,7 @@ def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Copy the store's values to the user's Parameters and buffers that have memory.
 
-    This happens outside of the modes that watch the loop's use of them.
+    The modes that watch the loop's use of them are off meanwhile.
     """
     targets, sources = [], []
     with unrecorded(), torch.no_grad():
