@@ -1,4 +1,4 @@
-"""The tiny BERT's accuracy beside a table of both neighbours, and beside PyTorch's.
+"""Accuracy of the tiny BERT, compared with a table of both neighbours and with PyTorch's.
 
 Both sides begin with the same weights and take the same batches, as many as the params file says,
 of the standard library's sources; what is masked in unseen sources is then to be found.

@@ -1,4 +1,4 @@
-"""Causal attention in machine code, beside its NumPy form and PyTorch's: CPU time of one thread.
+"""CPU time of causal attention in machine code, compared with NumPy and PyTorch, one thread.
 
 Query, key and value are parts of one projection [B, T, 3, H, E], as a transformer's are.
 """
@@ -98,7 +98,7 @@ def attention_kernels(batch: int, heads: int, length: int, size: int) -> list[At
 
 
 def calls_of(codes: Sequence[KernelCode], arrays: Mapping[str, Any]) -> list[Call]:
-    """Calls of machine code, over memory of its own."""
+    """Calls of machine code, over separate memory."""
     memory = {name: array.copy() for name, array in arrays.items()}
     machine = build(codes)
     return [_call(machine, code, memory) for code in codes]

@@ -1,4 +1,4 @@
-"""Steps a second around a checkpoint of 500 MB, beside those of steps without one in the same run.
+"""Steps per second around a checkpoint of 500 MB, compared with the other steps of the run.
 
 A GPT trains by AdamW in a job, a checkpoint every twenty steps. Of each twenty the ten around the
 checkpoint, from two steps before it on, are one side, the ten that follow them the other.

@@ -1,4 +1,4 @@
-"""What compiles take: fc_mnist's time beyond the start of Python, CPU time of larger models."""
+"""Compile times: fc_mnist without the start of Python, CPU time of larger models."""
 
 import os
 import re
@@ -27,9 +27,9 @@ GPT_TOKENS, GPT_LIMIT = 100_000, 1.5
 
 
 def compile_times() -> list[Result]:
-    """Each beside the start, and what is beyond the start beside its limit.
+    """Print each time compared with the start of Python, and the difference with its limit.
 
-    Every round compiles into a folder of its own: no compile is found there.
+    Every round compiles into a separate folder: no compile is found there.
     """
     sides: dict[str, Callable[[], float]] = {START: lambda: _seconds([sys.executable, "-c", ""])}
     for option in LIMITS_S:
@@ -80,7 +80,7 @@ def deep_compile_times() -> list[Result]:
 
 
 def machine_code_times() -> list[Result]:
-    """Of GPT-2 small, a whole command: with machine code beside NumPy kernels, nothing cached."""
+    """Print the time of compiling GPT-2 small, with machine code and NumPy kernels, uncached."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.bin").write_bytes(bytes(2 * GPT_TOKENS))

@@ -1,9 +1,9 @@
-"""Training steps of convolution networks beside PyTorch, with one thread and with all CPUs.
+"""Training steps of convolution networks compared with PyTorch, with one thread and with all CPUs.
 
-Steps a second of csrun, of its program with NumPy kernels, of PyTorch eager and, where it can be
+Steps per second of csrun, of its program with NumPy kernels, of PyTorch eager and, where it can be
 built in time, of torch.compile. All begin with the same weights. The baseline of a row is PyTorch
-eager with as many threads; a network's last row is csrun with all CPUs beside the best of eager
-with one thread and with all.
+eager with as many threads; a network's last row is csrun with all CPUs compared with the best of
+eager with one thread and with all.
 """
 
 import os
@@ -62,7 +62,7 @@ def _print(workload: str, medians: dict[str, float], baseline: str) -> None:
 
 
 def _side(step: Step) -> Callable[[], float]:
-    """Steps a second in a round; a step is run before."""
+    """Steps per second in a round; a step is run before."""
     step()
 
     def measure() -> float:

@@ -1,4 +1,4 @@
-"""How fast a disk is: large reads and writes beside the page cache, as with fio's direct=1."""
+"""Speed of a disk: large reads and writes that bypass the page cache, like fio's direct=1."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ LENGTH, PIECE, ROUNDS = 1 << 30, 16 << 20, 3  # bytes of the file, and of a call
 
 @dataclass(frozen=True)
 class DiskRates:
-    """Units: bytes a second"""
+    """Units: bytes per second"""
 
     read: float
     written: float

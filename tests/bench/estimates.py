@@ -1,4 +1,4 @@
-"""The compiler's estimates beside published throughput, each without its own model in the fit."""
+"""Estimates of the compiler, compared with published throughput of models outside of the fit."""
 
 import workloads  # noqa: F401  puts fc_mnist on the import path
 from published import ROWS, predicted

@@ -64,7 +64,7 @@ class FeedForward:
         return self._call(lambda layer, kind: layer == "up" and kind != PRODUCT, threads)
 
     def update(self, threads: int = 1) -> Call:
-        """AdamW's step, of all weights, as MemoryX makes it with so many threads."""
+        """AdamW's step, of all weights, as MemoryX makes it with this many threads."""
         plan = self._executable.plan
         store = zeros(plan.store.nbytes)
         for name, region in flat_views(plan, store).items():

@@ -1,4 +1,4 @@
-"""Weights that come from a disk in each step, in 16 bits beside float32: traffic and time.
+"""Weights that come from a disk in each step, in 16 bits compared with float32: traffic and time.
 
 A GPT of few tokens, so that the disk takes more time than products, in a job whose store may keep
 little in memory. A step's numbers are those of a long run less those of a short one: first values,

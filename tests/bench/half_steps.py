@@ -1,7 +1,8 @@
-"""A training step with 16-bit storage beside one in float32, of machine code and NumPy kernels.
+"""Training steps with 16-bit storage, compared with float32, in machine code and NumPy.
 
 The compiled programs run in this process on one batch, without a runtime around them, on all CPUs.
-Where the CPU has instructions for bfloat16, products use them, beside PyTorch's under autocast.
+Where the CPU has instructions for bfloat16, products use them, compared with PyTorch's under
+autocast.
 """
 
 import os
@@ -25,7 +26,7 @@ AT_LEAST_IN_HARDWARE = {WHOLE: 1.3, AUTOCAST: 1.0}
 
 
 def bench_steps(workload: Workload) -> None:
-    """Print the rate of each 16-bit format's steps, beside float32's in the same form."""
+    """Print the rate of each 16-bit format's steps, compared with float32's in the same form."""
     from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 
     formats = {WHOLE: None, **{each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}}
@@ -50,7 +51,7 @@ def bench_steps(workload: Workload) -> None:
 
 
 def bench_hardware(workload: Workload) -> None:
-    """Print the rate with products of bfloat16 in hardware, beside float32's and PyTorch's."""
+    """Print the rate with bfloat16 products in hardware, compared with float32 and PyTorch."""
     import torch
 
     from csrun.base.half_formats import BFLOAT16

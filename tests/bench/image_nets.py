@@ -1,6 +1,6 @@
 """Convolution networks, each written once: in csrun's layers and in PyTorch's.
 
-A training step takes one batch that lies in memory, computes the loss of ten classes and all
+A training step takes one batch in memory, computes the loss of ten classes and all
 gradients, and updates by SGD with momentum. csrun's compiled program runs in this process, without
 a runtime around it. Both sides begin with the same weights.
 """
@@ -30,7 +30,7 @@ class Conv:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What both sides name alike."""
+        """Options with the same names on both sides."""
         padding = self.size // 2 if self.padding is None else self.padding
         return {"stride": self.stride, "padding": padding, "groups": self.groups}
 

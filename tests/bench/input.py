@@ -1,9 +1,8 @@
-"""The input side: a streamer beside a torch DataLoader, its ring beside plain copies, and
-cs_input_analyzer's predictions beside what the layouts deliver.
+"""Input pipelines: streamer and torch DataLoader, ring and copies, predictions and measured rates.
 
-A streamer is a process that fills its ring as in a job; here the reader takes the batches and lets
-them go. The DataLoader has as many workers, and default settings. A copy is `np.copyto` between
-arrays that are larger than the caches.
+A streamer is a process that fills its ring as in a job; here the reader discards the batches. The
+DataLoader has as many workers, and default settings. A copy is `np.copyto` between arrays that are
+larger than the caches.
 """
 
 import json
@@ -51,7 +50,7 @@ TASKS = "--tasks-per-node"
 
 @contextmanager
 def streamed(dataset: Dataset, inputs: tuple[InputSpec, ...]) -> Iterator[RingSource]:
-    """The batches of a streamer in a process of its own."""
+    """The batches of a streamer in a separate process."""
     chief, control = channel_pair("streamer", "chief")
     pid = os.fork()
     if not pid:
@@ -83,7 +82,7 @@ def batches_per_second(take: Callable[[], object]) -> float:
 
 
 def of_streamer(dataset: Dataset, inputs: tuple[InputSpec, ...]) -> float:
-    """Batches a second through the ring."""
+    """Batches per second through the ring."""
     with streamed(dataset, inputs) as source:
 
         def take() -> None:
@@ -94,7 +93,7 @@ def of_streamer(dataset: Dataset, inputs: tuple[InputSpec, ...]) -> float:
 
 
 def of_loader(dataset: Any, batch: int) -> float:
-    """Batches a second of a torch DataLoader with one worker."""
+    """Batches per second of a torch DataLoader with one worker."""
     loader = torch.utils.data.DataLoader(dataset, batch, shuffle=True, num_workers=1)
     batches = cycle(iter(lambda: loader, None))
     current = iter(next(batches))
@@ -124,7 +123,7 @@ class TokenWindows(torch.utils.data.Dataset):
 def beside_loader(
     workload: str, dataset: Dataset, inputs: tuple[InputSpec, ...], peer: Any, batch: int
 ) -> None:
-    """One streamer beside one worker."""
+    """One streamer compared with one worker."""
     sides = {
         "one streamer": lambda: of_streamer(dataset, inputs),
         "torch DataLoader": lambda: of_loader(peer, batch),
@@ -149,7 +148,7 @@ def bench_images() -> None:
 
 
 def bench_shuffle() -> None:
-    """The positions of a batch, computed, beside a permutation that is held as a list."""
+    """The positions of a batch, computed, compared with a permutation that is held as a list."""
     held = np.random.default_rng(1).permutation(SHUFFLED)
     computed = ShuffleOrder(Range(SHUFFLED), 1)
     starts = np.random.default_rng(2).integers(SHUFFLED - SHUFFLED_BATCH, size=1000).tolist()
@@ -240,7 +239,7 @@ def run(place: Path, *command: str) -> str:
 
 
 def bench_prediction(folder: Path, pipeline: str) -> None:
-    """What was predicted of the recommended layout, beside what it delivered."""
+    """Print the predicted rate of the recommended layout, compared with the measured rate."""
     place = prepare(folder, pipeline)
     command = ("python-ws", "run.py", "--compile_only")
     found: list[tuple[float, float]] = []

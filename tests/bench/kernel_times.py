@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: each function of a transformer's program.
+"""Profile of a training step: time of each function of a transformer's program.
 
     $ scripts/bench kernel_times
 

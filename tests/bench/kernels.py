@@ -1,9 +1,9 @@
-"""Kernels of transformers beside PyTorch's eager ones, one thread on both sides unless said.
+"""Kernels of transformers compared with PyTorch's eager ones, one thread on both sides unless said.
 
-Matrix products of machine code are beside OpenBLAS's.
+Matrix products of machine code are compared with OpenBLAS's.
 
-Once with the environment as it is found, once without the variables that choose OpenBLAS's core:
-they slow NumPy's products. Each in a process of its own.
+Once with the environment unchanged, once without the variables that choose OpenBLAS's core:
+they slow NumPy's products. Each in a separate process.
 """
 
 import sys
@@ -210,7 +210,7 @@ def activation_calls(torch: Any, block: FeedForward) -> dict[str, Call]:
 def least_activation(block: FeedForward) -> Call:
     """What no form of bias and tanh-gelu in NumPy goes without, in tiles that the cache holds.
 
-    The sum, the inner polynomial, tanh, the factor of gelu, gelu; an array for the way back is
+    The sum, the inner polynomial, tanh, the factor of gelu, gelu; an array for the backward pass is
     written, here at no cost; there the gradient is changed by it, and added up for the bias.
     """
     rows, size = block.rows, FACTOR * block.size
@@ -258,7 +258,7 @@ def measure_products(block: FeedForward, settings: str) -> None:
 
 
 def measure_adamw(block: FeedForward, settings: str) -> None:
-    """Print the bytes a second of an update over those of a copy; each byte moved counts once."""
+    """Print the bytes per second of an update over those of a copy; each byte moved counts once."""
     source, target = np.ones((2, COPY_BYTES), np.uint8)
     nbytes = block.weights * ADAMW_BYTES
     updates = {"AdamW": block.update(), "AdamW, two threads": block.update(threads=2)}

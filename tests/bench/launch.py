@@ -1,4 +1,4 @@
-"""How soon 98 tasks live, beside torchrun and bare interpreters; and what they take."""
+"""Start time of 98 tasks, compared with torchrun and bare interpreters, and their resources."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ TORCH_OVER_NATIVE = 1.25  # of a native start and one import
 def launch_times() -> list[Result]:
     """Seconds from the start of the command until the last task has said that it lives.
 
-    The promise counts from the launch line to the last report, before any script's imports.
+    The target counts from the launch line to the last report, before any script's imports.
     """
     sides = {
         "csrun_wse, launch line to all tasks started": _until_started,
@@ -57,7 +57,7 @@ def launch_times() -> list[Result]:
 
 
 def torch_times() -> list[Result]:
-    """Seconds until the last task of a PyTorch script lives, beside a native one and one import."""
+    """Print the start time of a PyTorch job, compared with a native one and with one import."""
     torch, native, once = "python-pt", "without PyTorch", "one import"
     sides = {
         torch: lambda: _until_marked(_csrun_torch, TORCH_MARK),

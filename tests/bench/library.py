@@ -1,4 +1,4 @@
-"""Kernels of the library as machine code, beside their NumPy form and PyTorch's eager one.
+"""Kernels of the library as machine code, compared with their NumPy form and PyTorch's eager one.
 
 CPU time of one thread, ns an element.
 """
@@ -226,7 +226,7 @@ def cpu_seconds(run: Call) -> float:
 
 
 def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | None = None) -> Call:
-    """The call of a kernel's machine code, over arrays of its own."""
+    """The call of a kernel's machine code, over separate arrays."""
     code = library_code(kernel, "kernel")
     assert code is not None, "it has machine code"
     text = module_text([SharedCode(code, "", [])])

@@ -1,4 +1,4 @@
-"""Products of csrun's machine code beside those of OpenBLAS: one thread, its CPU time."""
+"""Products of csrun's machine code compared with those of OpenBLAS: one thread, its CPU time."""
 
 from collections.abc import Callable
 from ctypes import addressof, c_int64, c_void_p

@@ -1,6 +1,6 @@
-"""Kernels that move memory, as machine code of one and two threads, beside PyTorch and a copy.
+"""Memory-bound kernels in machine code, one and two threads, compared with PyTorch and a copy.
 
-PyTorch computes with as many threads; a copy is PyTorch's of as many bytes. Bytes a second count
+PyTorch computes with as many threads; a copy is PyTorch's of as many bytes. Bytes per second count
 each number that must be read or written once. Of one thread it is CPU time, of two wall time.
 """
 
@@ -35,7 +35,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Moving:
-    """A kernel: our call by so many threads, PyTorch's, and the bytes that it moves.
+    """A kernel: our call by this many threads, PyTorch's, and the bytes that it moves.
 
     is_limited: whether memory is what limits it
     """
@@ -139,7 +139,7 @@ def _softmaxes(torch: Any, rows: int = 4096, size: int = 1024) -> list[Moving]:
 
 
 def _gelu(torch: Any) -> list[Moving]:
-    """Bias and gelu by tanh; its slope is written for the way back."""
+    """Bias and gelu by tanh; its slope is written for the backward pass."""
     block = FeedForward(2048, 512, "llvm")
     shape = block.rows, FACTOR * block.size
     leaves = [torch.from_numpy(a).requires_grad_() for a in (normal(*shape), normal(shape[1]))]

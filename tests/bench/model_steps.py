@@ -1,6 +1,6 @@
 """One training step of a transformer, compiled and in PyTorch, from equal weights and batches.
 
-Both sides take one batch that lies in memory, compute loss and gradients, and update by AdamW; on
+Both sides take one batch in memory, compute loss and gradients, and update by AdamW; on
 csrun's, the compiled program runs in this process, without a runtime around it. The reference
 models' modules have the same names: one workload a process.
 """
@@ -59,7 +59,7 @@ WORKLOADS = (GPT, WIDE_GPT, BERT, GPT.dropping(0.1), BERT.dropping(0.1))
 
 @dataclass(frozen=True)
 class Training:
-    """A workload made ready: its batch as a data set, and first values of its weights.
+    """A prepared workload: its batch as a data set, and initial weights.
 
     executable: in machine code where this host has it; by_numpy: with NumPy kernels.
     """
@@ -109,7 +109,7 @@ class Training:
 
 
 def program_step(executable: Any, weights: Any, batch: tuple[Any, ...], threads: int) -> Step:
-    """One training step of a compiled program on a batch, with so many threads."""
+    """One training step of a compiled program on a batch, with this many threads."""
     from support.programs import Machine, step_of
     from threadpoolctl import ThreadpoolController
 
@@ -203,7 +203,7 @@ def _batch(workload: Workload, random: np.random.Generator) -> tuple[Any, Any]:
 
 
 def _module(params: Any, dataset: Any, storage: Any) -> Any:
-    """The traced training step, without what the host would be told of it."""
+    """Return the traced training step, without outputs for the host."""
     from model import model_fn
 
     from csrun import nn

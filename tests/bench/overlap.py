@@ -1,6 +1,6 @@
-"""Streaming beside pipelined, of models that fit both; and what of the streaming is not hidden.
+"""Streaming compared with pipelined runs of models that fit both, and exposed transfer time.
 
-Every run is a job as a user starts it, and its ledger tells where the time went. Steps a second
+Every run is a job as a user starts it, and its ledger tells where the time went. Steps per second
 are those of the steps themselves: no checkpoint, no start. Exposed is what the steps waited for
 groups of weights; the wait for the group that a step begins with, whose update is the last, stands
 apart.
@@ -76,7 +76,7 @@ FIT_BOTH = (
 
 
 def bench_overlap(workload: Fits) -> None:
-    """Print steps a second of both ways, and the shares of the steps that waited for weights."""
+    """Print steps per second of both ways, and the shares of the steps that waited for weights."""
     exposed: list[tuple[float, float]] = []
     sides: dict[str, Callable[[], float]] = {
         name: partial(_steps_per_second, workload, command, exposed)

@@ -1,8 +1,8 @@
-"""The peers: PyTorch, eager and compiled, on batches that lie ready in memory.
+"""The peers: PyTorch, eager and compiled, on batches that are in memory.
 
     $ OMP_WAIT_POLICY=passive python peers.py PARAMS THREADS eager|compiled STEPS
 
-prints steps a second.
+prints steps per second.
 """
 
 import sys
@@ -42,7 +42,7 @@ def make_step(params: Any, compiled: bool) -> Callable[[Any, Any], None]:
 
 
 def steps_per_second(step: Callable[[Any, Any], None], batches: list[Any], steps: int) -> float:
-    """Train so many steps over the batches, again and again."""
+    """Train this many steps over the batches, again and again."""
     source = cycle(batches)
     started = time.perf_counter()
     for _ in range(steps):

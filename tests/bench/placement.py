@@ -1,4 +1,4 @@
-"""Floor plans of random networks: beside the bound of their area, random orders, and the limit."""
+"""Floor plans of random networks, compared with their area bound, random orders and a limit."""
 
 import random
 import statistics

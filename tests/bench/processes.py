@@ -1,4 +1,4 @@
-"""What processes take: memory that is theirs in fair shares, and CPU time."""
+"""Memory of processes, with shared pages in proportion, and their CPU time."""
 
 import os
 import re
@@ -102,9 +102,9 @@ OPENBLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 def with_and_without_openblas(script: str) -> None:
-    """Run a benchmark with the environment as it is found, and without OpenBLAS's variables.
+    """Run a benchmark with the environment unchanged, and without OpenBLAS's variables.
 
-    They choose its core, and slow NumPy's products. Each run is a process of its own, which gets
+    They choose its core, and slow NumPy's products. Each run is a separate process, which gets
     the name of its settings; where none is set there is one.
     """
     without = {name: value for name, value in os.environ.items() if name not in OPENBLAS}

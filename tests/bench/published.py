@@ -55,7 +55,7 @@ class Row:
 
     systems: CS-2s that share the batch. work: one system's part. informs: the constant that the
     figure says something of. is_run: measured, not itself an estimate. within: the factor that is
-    promised between it and an estimate that does not know it.
+    the target between it and an estimate that does not know it.
     """
 
     model: str

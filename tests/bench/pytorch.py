@@ -1,8 +1,8 @@
-"""A user's PyTorch loop on csrun beside the same loop in PyTorch, and beside csrun's own front end.
+"""A PyTorch loop on csrun, compared with plain PyTorch and with csrun's own front end.
 
-Every side is a whole run as a user starts it, which tells its own steps a second, without compile,
-start and first steps. PyTorch runs with its default number of threads and with one;
-`cerebras_torch` is then a module whose lines do nothing. What is promised is against the faster of
+Every side is a whole run as a user starts it, which reports its own steps per second, without
+compile, start and first steps. PyTorch runs with its default number of threads and with one;
+`cerebras_torch` is then a module whose lines do nothing. The target is relative to the faster of
 both. The loop's own cost is the processor time of the chief's thread, which computes no step.
 """
 
@@ -42,8 +42,8 @@ LOGGED = re.compile(r"global_step = (\d+), .*GlobalRate=([\d.]+)")
 class Workload:
     """A model of reference_models.
 
-    every: the loss is read each so many steps. native_steps: of csrun's own front end, of which it
-    logs ten times; 0 where it is not asked. over_eager, over_native: promised.
+    every: steps between two reads of the loss. native_steps: of csrun's own front end, of which
+    it logs ten times; 0 where it is not asked. over_eager, over_native: targets.
     """
 
     name: str
@@ -128,7 +128,7 @@ def loop(
     variables: Mapping[str, str],
     costs: list[float] | None = None,
 ) -> float:
-    """Steps a second of the loop, as it says itself; its own cost goes to `costs`."""
+    """Steps per second of the loop, as it reports them; its own cost goes to `costs`."""
     every = min(workload.every, MOST_APART) if variables else workload.every
     words = (workload.model, params, workload.loader, str(SECONDS), str(every))
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
@@ -140,7 +140,7 @@ def loop(
 
 
 def native(workload: Workload, params: Path) -> float:
-    """Steps a second of the model's run.py, from its first line of a tenth of its steps on."""
+    """Steps per second of the model's run.py, from its first line of a tenth of its steps on."""
     script = MODELS / workload.model / "run.py"
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
         steps = ("--max_steps", str(workload.native_steps))
@@ -153,7 +153,7 @@ def native(workload: Workload, params: Path) -> float:
 
 
 def started(command: tuple[object, ...], folder: str, variables: Mapping[str, str]) -> str:
-    """What a command prints, in a folder of its own."""
+    """What a command prints, in a separate folder."""
     path = f"{BINARIES}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "CSRUN_STATE_DIR": f"{folder}/state", **variables}
     done = subprocess.run(

@@ -1,7 +1,7 @@
-"""A user's training loop over a model of reference_models, which tells its own steps a second.
+"""A user's training loop over a model of reference_models, which tells its own steps per second.
 
 python pytorch_loop.py MODEL PARAMS LOADER SECONDS EVERY [recorded]: the loss is read every EVERY
-steps, and the loop ends when it is read after so many seconds. LOADER is `samples`, the script's
+steps, and the loop ends when it is read after this many seconds. LOADER is `samples`, the script's
 own DataLoader, or `batches`, which takes a batch's rows at once; `recorded` has csrun record each
 step. What `cerebras_torch` is, csrun's or nothing at all, is PYTHONPATH's to say. Prints steps a
 second, and the processor time of a step in this thread, in microseconds: between two readings

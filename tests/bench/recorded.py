@@ -1,4 +1,4 @@
-"""A PyTorch loop of which csrun records each step, beside the same loop in plain PyTorch.
+"""A PyTorch loop of which csrun records each step, compared with the same loop in plain PyTorch.
 
 What is measured is the processor time of a step, all of it in one thread of one process: the user's
 Python, the recording, the program and the update. Wall time would measure the machine's other load.

@@ -1,8 +1,8 @@
-"""A GRU encoder-decoder's PyTorch loop on csrun, beside plain PyTorch eager and compiled.
+"""PyTorch loop of a GRU encoder-decoder, compared with plain PyTorch, eager and compiled.
 
     $ scripts/bench recurrent
 
-Each side is a run of this file with its words, which prints its own steps a second: in one process,
+Each side is a run of this file with arguments, which prints its steps per second: in one process,
 with one thread and with all CPUs. In plain PyTorch `cerebras_torch` is a module that does nothing.
 """
 
@@ -40,7 +40,7 @@ def bench() -> None:
 
 
 def run(side: str, threads: int) -> float:
-    """Steps a second of a run."""
+    """Steps per second of a run."""
     variables = {} if side == CSRUN else {"PYTHONPATH": str(PLAIN)}
     command = (sys.executable, BENCH / "recurrent.py", side, threads)
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:

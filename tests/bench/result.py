@@ -1,4 +1,4 @@
-"""What a benchmark gives: one line of JSON a result, ratios of sides measured in one run."""
+"""Results of benchmarks: one line of JSON per result, ratios of sides measured in one run."""
 
 import statistics
 import sys
@@ -11,10 +11,10 @@ PAUSE_S = 0.02
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A median, beside the one that it is compared with.
+    """Median of a side, and of the side that it is compared with.
 
     value: median over `rounds` of what `unit` says; ratio: value over the baseline's, medians both.
-    at_least, at_most: what the ratio must reach, where something is promised.
+    at_least, at_most: target of the ratio, if there is one.
     """
 
     bench: str
@@ -30,13 +30,13 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> str:
-        """The promise, as the table shows it."""
+        """The target, as the table shows it."""
         bounds = (("≥", self.at_least), ("≤", self.at_most))
         return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
     @property
     def missed(self) -> bool:
-        """Whether the promise was not kept in this run."""
+        """Whether this run missed the target."""
         below = self.at_least is not None and self.ratio < self.at_least
         return below or (self.at_most is not None and self.ratio > self.at_most)
 
@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True):
 def interleaved(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Median of each side over rounds in which every side runs once, in turn.
 
-    What disturbs the machine for a while disturbs all sides alike. Each side starts when the
+    What disturbs the machine for a while disturbs all sides equally. Each side starts when the
     threads of the one before no longer spin: PyTorch's do for some milliseconds.
     """
     values: dict[str, list[float]] = {name: [] for name in sides}

@@ -1,4 +1,4 @@
-"""How long the admin shell takes for one command, beside a Python that imports click."""
+"""Time of one command of the admin shell, compared with a Python process that imports click."""
 
 import os
 import subprocess

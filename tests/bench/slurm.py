@@ -1,4 +1,4 @@
-"""How soon 98 tasks of a Slurm job work, beside a bare srun of the same shape and one machine.
+"""Start time of 98 tasks on Slurm, compared with a bare srun of this shape and one machine.
 
 The cluster is a real one on loopback: 14 nodes, each with its slurmd, on the CPUs of this machine.
 Heterogeneous jobs start when its scheduler looks, once a second; all Slurm sides wait for that.

@@ -1,10 +1,10 @@
-"""A tied GPT of forty times its wafer's memory: on 64 MB, and on a CS-2 that is told to cut alike.
+"""A tied GPT of forty times its wafer's memory: on 64 MB, and on a CS-2 with equal shards.
 
-Both are jobs of three nodes with the store on disk: 660 M weights by AdamW, from their first values
-to a checkpoint. Their checkpoints must have the same sums, tensor by tensor. The step beside the
-other's, and the arena of the small wafer, looked at twice a second, beside what its plan says and
-what it has. It needs 25 GB of disk. Of a batch that does not fit micro-batches of one sample are
-computed on both, and on the small one activations are made again.
+Both are jobs of three nodes with the store on disk: 660 M weights with AdamW, from initialization
+to a checkpoint. The checksums of all tensors must be equal. Measured are the step time of one
+relative to the other, and the arena of the small wafer, sampled twice per second, relative to its
+plan and its memory. It needs 25 GB of disk. A batch that does not fit is computed in micro-batches
+of one sample on both, with recomputation on the small wafer.
 
     small_wafer.py [WIDTH LAYERS HEADS LENGTH [BATCH]]
 """
@@ -88,7 +88,7 @@ class Trained:
 
 
 def trained(sizes: list[int], is_small: bool) -> Trained:
-    """A job of two steps, on the small wafer, or on a CS-2 that is told to cut alike."""
+    """A job of two steps, on the small wafer, or on a CS-2 with equal shards."""
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as name:
         folder = Path(name)
         samples = 64 * sizes[4]

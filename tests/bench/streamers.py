@@ -1,10 +1,10 @@
-"""Training with 1, 4 and 96 streamers: steps a second, and the processor time of a step.
+"""Training with 1, 4 and 96 streamers: steps per second, and the processor time of a step.
 
 The machine is the same, so that more streamers can make nothing faster here where one feeds the
-wafer; the promise is how little they make slower. All jobs are there at once, and all but one of
+wafer; the target is how little they make slower. All jobs are there at once, and all but one of
 them stopped: they are resumed in turn, for a second each, so that other load on the machine affects
 all equally. Processor time is that of all processes of a job; on a busy machine it says more than
-the steps a second.
+the steps per second.
 """
 
 import os
@@ -124,7 +124,7 @@ def _command(mode: str, streamers: int) -> list[str]:
 
 
 def bench(mode: str) -> None:
-    """Measure each number of streamers in turn, and print the medians beside those of one."""
+    """Alternate between numbers of streamers, and print the medians relative to one streamer."""
     found: dict[int, list[Rate]] = {streamers: [] for streamers in STREAMERS}
     with ExitStack() as running:
         jobs = {n: running.enter_context(Job(mode, n)) for n in STREAMERS}

@@ -1,14 +1,13 @@
-"""What weight streaming takes of memory and of time, and how fast first values are drawn.
+"""Memory and time of weight streaming, and speed of initialization.
 
-A GPT trains by AdamW, or GPT-J by SGD, in a job of three nodes, from its first values to a
-checkpoint after its steps; GPT-J by AdamW without one, as both need 150 GB. What is told is the
-most that all processes of the job have taken together, by their proportional shares; of a store on
-disk, too, how much of the run the disk would have been at work at the rate of direct reads and
-writes. The model's run_torch.py in plain PyTorch is beside it, with the same sizes. With
-mixed_bfloat16 the same store on disk, whose wafer reads 16-bit words, is beside that of float32.
-GPT-3 XL is measured where its name is given, or the machine has the memory; GPT-J 6B where its name
-is given and the disk has 60 GB, 75 for "GPT-J 6B AdamW". How much time it takes is beside pipelined
-runs (overlap.py).
+A GPT trains with AdamW, or GPT-J with SGD, in a job of three nodes, from initialization to a
+checkpoint; GPT-J with AdamW without checkpoint, as both need 150 GB. Reported are the peak memory
+of all processes of the job, by proportional set size, and for a store on disk the fraction of the
+run that direct reads and writes of the same bytes would take. The peer is the model's run_torch.py
+in plain PyTorch, with the same sizes. With mixed_bfloat16 the store on disk, whose wafer reads
+16-bit words, is compared with that of float32. GPT-3 XL is measured if named, or if the machine has
+the memory; GPT-J 6B if named and the disk has 60 GB, 75 for "GPT-J 6B AdamW". overlap.py compares
+the time with pipelined runs.
 
     streaming.py [WORKLOAD...] [memory|disk|PyTorch|mixed_bfloat16...]
 """
@@ -75,7 +74,7 @@ class Workload:
 
     @property
     def weights(self) -> int:
-        """Brown et al. 2020, section 2.1: 12 d² a block, beside its biases; the tables."""
+        """Brown et al. 2020, section 2.1: 12 d² per block, besides its biases; the tables."""
         block = 12 * self.width**2 + 13 * self.width
         return self.layers * block + (self.vocabulary + self.length + 2) * self.width
 
@@ -96,7 +95,7 @@ class Workload:
 
 
 class GptJ(Workload):
-    """Wang and Komatsuzaki 2021: rotary positions, a head of its own."""
+    """Wang and Komatsuzaki 2021: rotary positions, an untied head."""
 
     model = "gptj"
 
@@ -149,7 +148,7 @@ class Trained:
 
 
 def bench_memory(name: str, stores: Collection[str]) -> None:
-    """Print the most that a job takes with each of the stores, beside its limit."""
+    """Print the most that a job takes with each of the stores, compared with its limit."""
     workload = WORKLOADS[name]
     limits = {"memory": workload.memory_gib, "disk": workload.disk_gib}
     model = f"{name}, {workload.weights / 1e6:,.0f} M weights, {workload.steps} steps"
@@ -188,7 +187,7 @@ def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
 
 
 def bench_halves(name: str) -> None:
-    """Print memory, time of a step and the disk's traffic with 16-bit weights, beside float32."""
+    """Print memory, step time and disk traffic with 16-bit weights, compared with float32."""
     workload = replace(WORKLOADS[name], is_saved=False)
     runs = {}
     for precision in ("float32", HALVES):

@@ -1,6 +1,6 @@
 """The results of a run of scripts/bench as a Markdown table: `table.py RESULTS.jsonl`.
 
-The exit code is 1 when a promised ratio was missed.
+The exit code is 1 if a target was missed.
 """
 
 import sys

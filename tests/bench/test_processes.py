@@ -1,4 +1,4 @@
-"""Memory of processes together, beside what the kernel counts of one."""
+"""Memory of processes together, compared with what the kernel counts of one."""
 
 import os
 

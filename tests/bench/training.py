@@ -1,8 +1,8 @@
-"""Training steps a second: pipelined, streaming and CPU runs beside the best of PyTorch.
+"""Training steps per second: pipelined, streaming and CPU runs compared with the best of PyTorch.
 
 Every side is a whole run as a user starts it, on all CPUs; its own measure of its steps counts,
 without compile and start. PyTorch runs eager and compiled, with one thread and with one for each
-CPU, which spin or sleep while they wait (OMP_WAIT_POLICY), over batches that lie ready in memory;
+CPU, which spin or sleep while they wait (OMP_WAIT_POLICY), over batches that are in memory;
 the fastest of these is the baseline. The machine's peak is that of one large float32 matrix product
 on all CPUs; a side's share of it says how far it is from what the machine can do. Words on the
 command line select workloads by their names.
@@ -34,7 +34,7 @@ SIDES = {
 
 
 def csrun_run(workload: Workload, params: Path, command: tuple[str, ...]) -> float:
-    """Steps a second of one run of the reference model, from its performance.json."""
+    """Steps per second of one run of the reference model, from its performance.json."""
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
         arguments = ["--params", str(params), "--max_steps", str(workload.steps)]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -52,7 +52,7 @@ def csrun_run(workload: Workload, params: Path, command: tuple[str, ...]) -> flo
 
 
 def torch_run(workload: Workload, params: Path, threads: int, form: str, policy: str) -> float:
-    """Steps a second of PyTorch, in a process of its own."""
+    """Steps per second of PyTorch, in a separate process."""
     done = subprocess.run(
         [sys.executable, "peers.py", str(params), str(threads), form, str(workload.steps)],
         cwd=Path(__file__).parent,

@@ -1,7 +1,7 @@
-"""Transformers beside PyTorch, as many threads on both sides: training steps, and memory.
+"""Transformers compared with PyTorch, as many threads on both sides: training steps, and memory.
 
-Steps a second of csrun, of its program with NumPy kernels, of PyTorch eager and torch.compile, and
-of one large float32 product with as many operations; once with the environment as it is found, once
+Steps per second of csrun, of its program with NumPy kernels, of PyTorch eager and torch.compile,
+and of one large float32 product with as many operations; once with the environment unchanged, once
 without the variables that choose OpenBLAS's core. PyTorch's memory is what a process grows by, at
 its peak, from before the weights are there until after some steps; csrun's is the arena, where all
 that its program works on lies, and, to compare with, what its process grows by.
@@ -82,7 +82,7 @@ def steps_per_second(step: Step) -> float:
 
 
 def products_per_second(flops: float, threads: int) -> float:
-    """Steps a second, if all operations of a step were one large product."""
+    """Steps per second, if all operations of a step were one large product."""
     with threadpool_limits(threads, user_api="blas"):
         return peak_flops() / flops
 

@@ -1,6 +1,6 @@
-"""Steps a second of a job that is watched, beside those of the same job when nobody watches.
+"""Steps per second of a job with a monitor, compared with the same job without one.
 
-One job runs in turns of two seconds: alone, beside a process that wakes up once a second and does
+One job runs in turns of two seconds: alone, with a process that wakes up once a second and does
 nothing, beside the live screen of `csrun top`, and beside `csrun dashboard` with a page of the job.
 It is stopped in between, and so are the others, so that other load on the machine affects all sides
 equally. A turn is compared with the mean of the turns alone before and after it: a machine's speed
@@ -62,7 +62,7 @@ def sleeper(state: str) -> Iterator[int]:
 
 @contextmanager
 def screen(state: str) -> Iterator[int]:
-    """The live screen on a terminal of its own."""
+    """The live screen on a separate terminal."""
     ours, theirs = pty.openpty()
     with _started([PROGRAM, "top"], state, theirs) as process:
         os.close(theirs)
@@ -127,9 +127,9 @@ def _read_on(read: Callable[[int], bytes | None]) -> None:
 
 @dataclass
 class Watched:
-    """Turns of a job beside one process, compared with those of the job alone.
+    """Turns of a job with another process, compared with those of the job alone.
 
-    rates: beside it; ratios: steps a second over those alone; cpu_ratios: the same of the processor
+    rates: with it; ratios: steps per second over those alone; cpu_ratios: the same of the processor
     time of a step. used_s, shown_s: processor time of the process, and how long it ran.
     """
 
@@ -141,7 +141,7 @@ class Watched:
     shown_s: float = 0.0
 
     def turn(self, job: Job, before: Rate) -> Rate:
-        """One turn beside the process, and one alone after it, which is returned."""
+        """One turn with the process, and one alone after it, which is returned."""
         used_s, began_s = cpu_seconds([self.pid]), time.monotonic()
         os.kill(self.pid, SIGCONT)
         rate = job.measure(TURN_S)
@@ -155,7 +155,7 @@ class Watched:
         return after
 
     def results(self, name: str, mode: str) -> Iterator[Result]:
-        """Medians, beside those of the job alone."""
+        """Medians, compared with those of the job alone."""
         promised, most_cpus = (None, None) if name == ASLEEP else (PROMISED, MOST_CPUS)
         rate, cpu_us = (
             median(r.steps_per_s for r in self.rates),

@@ -19,9 +19,9 @@ class Workload:
     sections: what is changed of the params file.
 
     Targets of a job on two CPUs with AVX2, as docs/performance.md derives them:
-    wanted: pipelined steps a second beside the best of PyTorch.
+    wanted: pipelined steps per second compared with the best of PyTorch.
     of_peak: share of the matrix-product peak.
-    streamed: streaming beside pipelined; None for steps that are too short.
+    streamed: streaming compared with pipelined; None for steps that are too short.
     """
 
     name: str

@@ -28,7 +28,7 @@ needs_browser = pytest.mark.skipif(
 
 @contextmanager
 def chromium(profile: Path) -> Iterator:
-    """A driven browser with a profile of its own; its processes are gone afterwards."""
+    """A driven browser with a separate profile; its processes are gone afterwards."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()

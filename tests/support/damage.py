@@ -150,7 +150,7 @@ def replace_by_link(path: Path, chance: Chance) -> None:
 
 
 def replace_by_other_file(path: Path, chance: Chance) -> None:
-    """Of the files beside it."""
+    """Replace the file by another one of its folder."""
     others = sorted(p for p in path.parent.iterdir() if is_small_file(p) and p != path)
     if others:
         path.write_bytes(chance.choice(others).read_bytes())

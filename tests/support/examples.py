@@ -4,6 +4,6 @@ from hypothesis import HealthCheck, settings
 
 
 def examples(count: int) -> settings:
-    """So many examples, which may share a test's folder."""
+    """This many examples, which may share a test's folder."""
     health = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     return settings(max_examples=count, suppress_health_check=health)

@@ -88,7 +88,7 @@ class FcMnist(Sandbox):
         return "copy/run.py"
 
     def slow_copy(self) -> str:
-        """A copy of run.py that trains 20 steps a second and leaves the CPUs to those who watch."""
+        """Write a copy of run.py that trains only 20 steps per second, to save CPU time."""
         head = "    def load(elements: np.ndarray) -> Batch:\n"
         text = (FOLDER / "data.py").read_text()
         assert head in text

@@ -1,7 +1,7 @@
 """An Executable written by hand, so that the runtime is tested without the compiler.
 
 The model: h = x W0, y = h W1, loss = sum((y - t)^2) / 2 over rows, SGD with learning rate 0.01.
-Each weight matrix is a layer and a group of its own.
+Each weight matrix is a layer and a separate group.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Real jobs for tests: csrun_wse as a process, in a folder of its own."""
+"""Real jobs for tests: csrun_wse as a process, in a separate folder."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def kill_tree(pid: int) -> None:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A folder with a user's script, and a state folder beside it.
+    """A folder with a user's script, and a state folder next to it.
 
     `around` is a command that the launcher is started by, e.g. one that changes its network,
     `site` the file of another site than the shipped one, `variables` are added to the environment.

@@ -82,7 +82,7 @@ def lstm():
 
 
 class Penalty(L.Layer):
-    """A layer with a loss of its own, a mean of its inputs over batches, and a count of them."""
+    """A layer with a separate loss, a mean of its inputs over batches, and a count of them."""
 
     def build(self, shape):
         """Statistics, which begin at zero."""

@@ -14,7 +14,7 @@ from csrun.executable import Runtime, StepState
 def bound(kernels, given, form="numpy", threads=1):
     """A function that runs the kernels' lines, and all arrays by name; those not given are NaN.
 
-    form: `llvm` for machine code, by so many threads
+    form: `llvm` for machine code, by this many threads
     """
     arrays = dict(given)
     for kernel in kernels:

@@ -24,7 +24,7 @@ class NetworkHost:
 
 @dataclass(frozen=True)
 class Network:
-    """Two hosts, each with a device of its own name."""
+    """Two hosts, each with a separate device name."""
 
     first: NetworkHost
     second: NetworkHost

@@ -84,7 +84,7 @@ class Called(torch.nn.Module):
                 self.floats[str(number)] = torch.nn.Parameter(leaf.clone(), is_trained)
 
     def forward(self, one: torch.Tensor) -> torch.Tensor:
-        """The sum of all results, each number with a slope of its own."""
+        """The sum of all results, each number with a separate slope."""
         leaves = list(self.leaves)
         for number, parameter in self.floats.items():
             leaves[int(number)] = parameter * (1 if self.role is Role.PARAMETER else one)
@@ -282,7 +282,7 @@ def operators() -> dict[str, Any]:
 
 
 def samples_of(op: Any, most: int) -> list[Sample]:
-    """Return at most so many samples of an operator, spread over PyTorch's first 200.
+    """Return at most `most` samples of an operator, spread over PyTorch's first 200.
 
     As in PyTorch's tests of gradients, an operator of symmetric matrices gets the symmetric part of
     its operand, and of its results those that have no defined sign get their absolute values.
@@ -312,7 +312,7 @@ def modules() -> dict[str, Any]:
 
 
 def samples_of_module(info: Any, most: int) -> list[Sample]:
-    """Return at most so many samples of a module, half of them in training, half in evaluation."""
+    """Return at most `most` samples of a module, half in training and half in evaluation mode."""
     found = []
     for training in (True, False):
         torch.manual_seed(SEED)

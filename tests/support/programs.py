@@ -36,7 +36,7 @@ SYSTEM = load_site("local").systems[0]
 
 
 def system_of(nbytes: int) -> System:
-    """A system of so many bytes, in whole KiB."""
+    """A system of this many bytes, in whole KiB."""
     rows = nbytes // 1024
     return msgspec.structs.replace(
         SYSTEM, fabric_width=1, fabric_height=rows, usable_cores=rows, sram_kb_per_core=1
@@ -178,7 +178,7 @@ class ArrayData:
 
 
 def step_of(plan: Plan, batch: Sequence[np.ndarray], rows: int, index: int = 0) -> StepState:
-    """A step on a batch of so many valid rows, with its labels counted."""
+    """A step on a batch of this many valid rows, with its labels counted."""
     counts = [
         np.count_nonzero(_cut(array[:rows], one) != one.ignore_index)
         for array, spec in zip(batch, plan.inputs, strict=True)

@@ -96,7 +96,7 @@ def is_an_older_one(result: Any, whole: Any, warned: list[str]) -> bool:
 
 
 def write_checkpoint(folder: Path) -> Any:
-    """A training that goes on in the folder: what it leaves, or an error, and nothing outside."""
+    """A training that continues in the folder: what it leaves, or an error, and nothing outside."""
     victim = folder.parent / "victim"
     victim.write_text("precious")
     with model_dir.opened(folder), model_dir.locked(folder, "job 1"):

@@ -1,4 +1,4 @@
-"""Steps of users' loops, recorded, compiled and beside PyTorch's own."""
+"""Steps of users' loops, recorded and compiled, compared with PyTorch's own."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

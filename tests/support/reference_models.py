@@ -1,4 +1,4 @@
-"""The transformers among the reference models at small sizes, compiled, beside their peers."""
+"""The transformers among the reference models at small sizes, compiled, and their PyTorch peers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

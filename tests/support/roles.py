@@ -19,12 +19,12 @@ from csrun.runtime.wire.rendezvous import (
 
 
 def fed_by(streamers: int) -> Feeding:
-    """What the chief knows of so many streamers."""
+    """What the chief knows of this many streamers."""
     return Feeding(tuple(map(streamer_name, range(streamers))))
 
 
 def swarmx_names(servers: int, relays: int) -> tuple[str, ...]:
-    """So many SwarmX tasks, whose ranks come after MemoryX's."""
+    """This many SwarmX tasks, whose ranks come after MemoryX's."""
     return tuple(map(swarmx_name, range(1 + servers, 1 + servers + relays)))
 
 
@@ -33,7 +33,7 @@ class Peers:
 
     The wafers, one a system, are on the chief's machine, the others are on `host`. data: a data
     set, or a list of them. hear: what is to hear of its order, by its number. servers: MemoryX
-    tasks. relays: SwarmX tasks, each on a machine of its own.
+    tasks. relays: SwarmX tasks, each on a separate machine.
     """
 
     def __init__(

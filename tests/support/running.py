@@ -83,7 +83,7 @@ WAYS = ["in process", "memory 1", "memory 4", "tcp 1", "tcp 4"]
 def opened(
     way, folder, executable, datasets, state, start=0, hear=None, batch=None, sram=None, servers=1
 ):
-    """A machine of a process or of a job, with so many streamers over memory or TCP.
+    """A machine of a process or of a job, with this many streamers over memory or TCP.
 
     sram: bytes that the wafer has; None for any number. servers: MemoryX tasks of a job
     """

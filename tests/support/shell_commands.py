@@ -1,4 +1,4 @@
-"""Command lines as a user types them: csrun's commands on the path, a home of its own."""
+"""Command lines as a user types them: csrun's commands on the path, a separate home."""
 
 import os
 import re

@@ -65,7 +65,7 @@ class Case:
 
 
 def filled_up(batch: Arrays, size: int) -> tuple[np.ndarray, ...]:
-    """A batch of so many rows, of which the first are valid, as the runtime hands it over."""
+    """A batch of this many rows, of which the first are valid, as the runtime hands it over."""
     rows = len(batch[0])
     arrays = tuple(np.empty((size, *a.shape[1:]), a.dtype) for a in batch)
     for array, valid in zip(arrays, batch, strict=True):

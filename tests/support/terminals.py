@@ -16,7 +16,7 @@ SIZE = (30, 120)  # lines, columns
 
 @dataclass
 class Terminal:
-    """A command that runs in a session of its own, on a terminal of its own."""
+    """A command that runs in a separate session, on a separate terminal."""
 
     pid: int
     master: int

@@ -103,7 +103,7 @@ def new_testbed(nodes: int = NODES) -> Testbed:
 
 @contextmanager
 def running_testbed(nodes: int = NODES) -> Iterator[Testbed]:
-    """A cluster for a program of its own; it ends with that, by SIGTERM or a hang-up, too."""
+    """A cluster for one program; it ends with the program, by SIGTERM or by a hang-up."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
     cluster = new_testbed(nodes)

@@ -1,4 +1,4 @@
-"""A small script beside the same one in plain PyTorch: a model, an optimizer, two loaders."""
+"""A small script on csrun and in plain PyTorch: a model, an optimizer, two loaders."""
 
 import copy
 import inspect

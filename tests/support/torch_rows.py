@@ -73,7 +73,7 @@ class Family(nn.Module):
 
 
 def weighted(out: Any) -> Any:
-    """A scalar of all values, each with a slope of its own."""
+    """A scalar of all values, each with a separate slope."""
     slopes = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).cos().view(out.shape)
     return (out * slopes).sum() / 7
 

@@ -76,7 +76,7 @@ class UnauthenticatedClients:
         self.refused = 0
 
     def open_connections(self, count: int) -> None:
-        """So many connections one after the other; the newest stay open."""
+        """This many connections one after the other; the newest stay open."""
         for number in range(count):
             due_s = time.monotonic() + self._pause_s
             with suppress(TimeoutError, ConnectionResetError, BrokenPipeError):

@@ -1,6 +1,6 @@
 """A small model that is fed in four ways; which of them, `input.pipeline` of the params file says.
 
-compute: a map that computes. disk: files on a disk that all readers share, of so many bytes a
+compute: a map that computes. disk: files on a disk that all readers share, of this many bytes a
 second. memory: arrays, as they are. sleep: a map that waits 2 ms a batch.
 """
 

@@ -98,7 +98,7 @@ def read_outcomes() -> list[Outcome]:
 
 
 def add_outcomes(outcomes: list[Outcome], page: Path | None) -> None:
-    """Keep outcomes beside those in the cache, which another run may have added meanwhile."""
+    """Add outcomes to those in the cache, which another run may have changed meanwhile."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     found = {(o.case, o.side): o for o in [*read_outcomes(), *outcomes]}
     RESULTS.write_bytes(msgspec.json.encode(list(found.values())))

@@ -1,4 +1,4 @@
-"""Outcome of a case: the losses and weights of csrun beside plain PyTorch's."""
+"""Outcome of a case: the losses and weights of csrun compared with plain PyTorch's."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -104,7 +104,7 @@ def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finishe
 
 
 def measure_all(runner: Runner, case: Case, sides: list[Side], folder: Path) -> list[Outcome]:
-    """Outcomes of a case in several ways of running, beside one run of plain PyTorch."""
+    """Outcomes of a case in several ways of running, compared with one run of plain PyTorch."""
     try:
         plain = runner.run(case, Side.PLAIN, folder / "plain")
         return [measure(runner, case, side, folder, plain) for side in sides]

@@ -41,7 +41,7 @@ def random_program(seed: int, subject: str | None = None) -> Program:
 
 
 def _choices(tails: dict[int, Tail], number: int, random: Any) -> Iterator[tuple[Statement, Tail]]:
-    """One way of each kind to go on, from values drawn at random."""
+    """One way of each kind to continue, from values drawn at random."""
     values = [value for value, tail in tails.items() if tail]
     x = int(random.choice(values))
     tail = tails[x]

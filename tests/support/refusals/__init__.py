@@ -25,7 +25,7 @@ Provoke = Callable[[Path], None]
 class Refusal:
     """A script that is refused.
 
-    provoke: runs it, with a folder of its own as model_dir.
+    provoke: runs it, with a separate folder as model_dir.
     elsewhere: why some ways of running do not have this message, by way.
     systems: number of CS systems that it needs in a job.
     ends_job: other tasks end with it, or find it, so that no script can follow in its job.

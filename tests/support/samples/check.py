@@ -41,7 +41,7 @@ class Outcome:
 
 
 def check_row(row: Row, root: Path, most: int, every: bool, noted: Noted) -> Outcome:
-    """Samples traced, and at most so many of an element type computed, in every way or in some."""
+    """Check a row: trace all samples, and compute at most `most` of each element type."""
     outcome, folder = Outcome(), _folders(root)
     for dtype in (*row.floats, *row.dtypes):
         found = list(traceable(row, dtype, noted, outcome))
@@ -76,7 +76,7 @@ def traceable(row: Row, dtype: str, noted: Noted, outcome: Outcome) -> Iterator[
 
 
 def spread(found: Sequence[Any], most: int) -> list[Any]:
-    """At most so many, the first and the last among them."""
+    """At most this many, the first and the last among them."""
     if len(found) <= most:
         return list(found)
     return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]

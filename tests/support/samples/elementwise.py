@@ -41,7 +41,7 @@ def gelu_tanh(nn, x, approximate="none"):
 
 
 def logsigmoid(nn, x):
-    """PyTorch's samples of softplus have a threshold of their own."""
+    """PyTorch's samples of softplus have a separate threshold."""
     return -nn.softplus(-x)
 
 

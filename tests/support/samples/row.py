@@ -42,7 +42,7 @@ class Row:
     """`ours` takes (nn, *arguments of PyTorch's), and gives one tensor, or several of which the
     first one has a gradient.
 
-    dtypes: element types of the samples beside those of floats.
+    dtypes: element types of the samples in addition to floats.
     """
 
     name: str

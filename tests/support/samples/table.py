@@ -4,7 +4,7 @@ A new function of csrun gets a row in a file of rows, as `elementwise` or `netwo
 PyTorch's operator and the same written with csrun; an optimizer one in `learning`. What PyTorch's
 databases do not have goes to FUNCTIONS below, with the reason; a sample that csrun cannot express
 is skipped in its row by `only` or `skip`, with the reason in SAMPLES; one that csrun refuses stands
-in REFUSED. Operators of CIRH have a table of their own: tests/support/operators.
+in REFUSED. Operators of CIRH have a separate table: tests/support/operators.
 """
 
 from support.samples import comparisons, elementwise, images, lookups, losses, networks, shapes
