@@ -40,7 +40,7 @@ class Conversion:
     schema, default_params: of its params file. model_fn; example: a data set of its features.
     model_type: of config.json. sizes: keys of config.json, and of the params' section model.
     fixed: keys of config.json for which the model supports one value.
-    alike: pairs of keys for which the model has a single value; a difference is logged.
+    equal_keys: pairs of keys for which the model has a single value; a difference is logged.
     rules: of its tensors. prefix: absent from names of base classes. spellings: suffixes in older
     files. ignored: suffixes of tensors without weights. tied: tensors equal to others.
     may_lack: name prefixes of weights that may be initialized instead.
@@ -61,7 +61,7 @@ class Conversion:
     spellings: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
-    alike: Mapping[str, str] = field(default_factory=dict)
+    equal_keys: Mapping[str, str] = field(default_factory=dict)
     may_lack: tuple[str, ...] = ()
 
     def spelled(self, name: str) -> list[str]:
@@ -137,7 +137,7 @@ def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Pa
     folder = huggingface.open_folder(path)
     params = _sized(conversion, folder, params, target)
     shapes, dtype = _weights(conversion, params)
-    found = huggingface.from_theirs(
+    found = huggingface.tensors_from_huggingface(
         folder, conversion.rules, shapes, dtype, conversion.spelled, conversion.may_lack
     )
     _require_tied(conversion, folder)
@@ -188,7 +188,7 @@ def to_huggingface(
     def read(name: str) -> Array:
         return checkpoint.tensor(name)
 
-    tensors = huggingface.to_theirs(read, conversion.rules, shapes, dtype)
+    tensors = huggingface.tensors_to_huggingface(read, conversion.rules, shapes, dtype)
     config = {
         "model_type": conversion.model_type,
         **{theirs: getattr(params.model, ours) for theirs, ours in conversion.sizes.items()},
@@ -248,7 +248,7 @@ def _unlike(conversion: Conversion, config: Mapping[str, Any]) -> list[str]:
     return [
         f"{key} {_plain(config[key])} becomes {_plain(config[other])}: "
         f"the model has one value for {key} and {other}"
-        for key, other in conversion.alike.items()
+        for key, other in conversion.equal_keys.items()
         if config.get(key) not in (None, config[other])
     ]
 

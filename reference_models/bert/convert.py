@@ -76,7 +76,7 @@ FIXED = {
 
 
 def example(params: Params) -> Dataset:
-    """A batch of one sample."""
+    """Return a data set with one batch of one sample."""
     ids = np.zeros((1, params.model.sequence_length), np.int32)
 
     def named(ids: np.ndarray, segments: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
@@ -86,7 +86,7 @@ def example(params: Params) -> Dataset:
 
 
 def from_config(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """Classes are those of the params file; without any, those that the saved model has."""
+    """Take the classes of the params file, or else those of the saved model."""
     longest = config["max_position_embeddings"]
     found: dict[str, Any] = {"sequence_length": min(model.sequence_length, longest)}
     if model.classes is None and CLASSIFIER in (config.get("architectures") or ()):
@@ -95,7 +95,7 @@ def from_config(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
 
 
 def to_config(model: Model) -> dict[str, Any]:
-    """What config.json has besides."""
+    """Return the other keys of config.json."""
     if model.classes is None:
         found: dict[str, Any] = {"architectures": ["BertForPreTraining"]}
     else:
@@ -123,7 +123,7 @@ CONVERSION = Conversion(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    alike={"classifier_dropout": "hidden_dropout_prob"},
+    equal_keys={"classifier_dropout": "hidden_dropout_prob"},
     may_lack=("classifier/", "pooler/"),
 )
 

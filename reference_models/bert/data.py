@@ -1,10 +1,10 @@
-"""The input functions of the BERT models: pairs of segments of a text, some of their tokens masked.
+"""Input functions of the BERT models: pairs of segments of a text, with masked tokens.
 
-A sample is [CLS] a [SEP] b [SEP] and padding; b follows a in the text, or is from elsewhere. What
-is drawn for a sample is drawn by a generator of its own, keyed by the seed and the sample's number:
-whoever makes it, and whenever, makes the same.
+A sample is [CLS] a [SEP] b [SEP] and padding; b follows a in the text, or is from elsewhere. The
+random draws of a sample depend only on the seed and the sample's number, so every task makes the
+same sample.
 
-Where the model has classes, a sample is [CLS] a [SEP], of one of several texts.
+If the model has classes, a sample is [CLS] a [SEP], of one of several texts.
 
 Source: Devlin et al. 2018, BERT, sections 3.1 and A.2, and the code published with it
 """
@@ -19,16 +19,16 @@ from params import Input, Params, SpecialTokens
 from csrun.data import DataError, Dataset
 from csrun.data.formats import Tokens
 
-SPECIAL = 3  # tokens of a sample that are no text: [CLS] and [SEP] twice
+SPECIAL = 3  # special tokens of a sample: [CLS], and [SEP] twice
 FOLLOWS, ELSEWHERE = 0, 1  # labels of the second segment
-MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found; the others stay as they are
-IGNORED = -100  # the label of a token that is not to be found
+MASKED, RANDOM = 0.8, 0.1  # replaced by [MASK], and by a random token; the rest is unchanged
+IGNORED = -100  # label of a token that is not masked
 
 Arrays = dict[str, np.ndarray]
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches of features and labels."""
+    """Return endless shuffled batches of features and labels."""
     options = params.train_input
     samples = samples_of(options, params)
     return (
@@ -41,14 +41,14 @@ def train_input_fn(params: Params) -> Dataset:
 
 
 def eval_input_fn(params: Params) -> Dataset:
-    """The samples of the validation text once, in order; the last batch may be smaller."""
+    """Return the samples of the validation text once, in order; the last batch may be smaller."""
     options = params.eval_input
     samples = samples_of(options, params)
     return Dataset.from_arrays(samples.numbers()).batch(options.batch_size).map(samples.batch)
 
 
 def samples_of(options: Input, params: Params) -> "Pairs | Texts":
-    """The samples that the model is trained with."""
+    """Return the samples for the model's task."""
     return texts_of(options, params) if params.model.classes else pairs_of(options, params)
 
 
@@ -66,11 +66,11 @@ class Pairs:
     vocabulary: int
 
     def numbers(self, duplicates: int = 1) -> np.ndarray:
-        """Of all samples, each window in so many of them."""
+        """Numbers of all samples; each window begins several."""
         return np.arange(len(self.windows) * duplicates)
 
     def batch(self, numbers: np.ndarray) -> tuple[Arrays, Arrays]:
-        """Features and labels of the samples with these numbers.
+        """Return features and labels of the samples with these numbers.
 
         Shapes: numbers [B] -> input_ids, segment_ids, masked_lm_labels [B, T] int32, mask [B, T]
         bool, next_sentence [B] int32
@@ -95,7 +95,7 @@ class Pairs:
         return features, {"masked_lm_labels": labels, "next_sentence": follows}
 
     def segments(self, random: Generator, number: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Two segments of a window, or one and as many tokens from anywhere in the text."""
+        """Return two segments of a window; the second may come from elsewhere in the text."""
         window = self.windows[number % len(self.windows)]
         if random.random() < self.options.short_share:
             window = window[: random.integers(2, len(window) + 1)]
@@ -112,16 +112,16 @@ class Pairs:
         return np.concatenate([cls, a, sep, b, sep])
 
     def places(self, random: Generator, a: int, b: int) -> np.ndarray:
-        """Where the tokens are that are to be found, at least one, none of them special.
+        """Draw the positions of masked tokens: at least one, and no special tokens.
 
-        a, b: how many tokens the segments have.
+        a, b: lengths of the segments.
         """
         count = max(1, round(self.options.masked_share * (a + b)))
         drawn = random.choice(a + b, count, replace=False)
         return drawn + 1 + (drawn >= a)
 
     def hidden(self, random: Generator, tokens: np.ndarray) -> np.ndarray:
-        """What stands in the place of tokens that are to be found."""
+        """Return the replacements of masked tokens."""
         kind = random.random(len(tokens))
         others = random.integers(0, self.vocabulary, len(tokens))
         shown = np.where(kind < MASKED + RANDOM, others, tokens)
@@ -139,11 +139,11 @@ class Texts:
     special: SpecialTokens
 
     def numbers(self, duplicates: int = 1) -> np.ndarray:
-        """Of all samples; nothing is drawn for them, so that each is there once."""
+        """Numbers of all samples, one per window, since nothing is drawn."""
         return np.arange(sum(map(len, self.windows)))
 
     def batch(self, numbers: np.ndarray) -> tuple[Arrays, np.ndarray]:
-        """Features and classes of the samples with these numbers.
+        """Return features and classes of the samples with these numbers.
 
         Shapes: numbers [B] -> input_ids, segment_ids [B, T] int32, mask [B, T] bool, and [B]
         """
@@ -152,13 +152,13 @@ class Texts:
         ids = np.empty((len(numbers), self.windows[0].shape[1] + 2), np.int32)
         ids[:, 0], ids[:, -1] = self.special.cls, self.special.sep
         for row, (number, text) in enumerate(zip(numbers, classes, strict=True)):
-            ids[row, 1:-1] = self.windows[text][number - ends[text]]  # counted from the text's end
+            ids[row, 1:-1] = self.windows[text][number - ends[text]]  # from the text's end
         mask = np.ones(ids.shape, np.bool_)
         return {"input_ids": ids, "segment_ids": np.zeros_like(ids), "mask": mask}, classes
 
 
 def texts_of(options: Input, params: Params) -> Texts:
-    """The samples of a token file a class.
+    """Return the samples of several token files, one per class.
 
     Raises: DataError as `pairs_of`, and for another number of files
     """
@@ -174,10 +174,10 @@ def texts_of(options: Input, params: Params) -> Texts:
 
 
 def pairs_of(options: Input, params: Params) -> Pairs:
-    """The samples of a token file.
+    """Return the samples of a token file.
 
-    Raises: DataError when there is no such file, it is for another vocabulary, or a special token
-    is none of the model's
+    Raises: DataError if the file is missing or has another vocabulary, or if a special token is
+    outside of the vocabulary
     """
     model = params.model
     require_special_tokens(params)
@@ -192,7 +192,7 @@ def pairs_of(options: Input, params: Params) -> Pairs:
 
 
 def require_special_tokens(params: Params) -> None:
-    """Raises: DataError for one that is none of the model's"""
+    """Raises: DataError for a special token outside of the vocabulary"""
     model, special = params.model, params.special_tokens
     for name in special.__struct_fields__:
         if (token := getattr(special, name)) >= model.vocabulary:
@@ -203,7 +203,7 @@ def require_special_tokens(params: Params) -> None:
 
 
 def found(file: str) -> Path:
-    """A relative path is looked for in the working directory, then beside this file."""
+    """Find a relative path in the working directory, or next to this file."""
     for path in (Path(file), Path(__file__).parent / file):
         if path.is_file():
             return path

@@ -1,7 +1,7 @@
-"""BERT: blocks of attention both ways and a feed-forward network, trained by two tasks.
+"""BERT: blocks of bidirectional attention and a feed-forward network, trained by two tasks.
 
-Tokens that were masked are to be found, and whether the second segment follows the first one. With
-`model.classes` a head tells classes of texts apart, in their place.
+The tasks are to predict masked tokens, and whether the second segment follows the first one. With
+`model.classes` a head classifies texts instead.
 
 Source: Devlin et al. 2018, BERT, section 3; details as in Hugging Face's BertForPreTraining and
 BertForSequenceClassification
@@ -27,7 +27,7 @@ def model_fn(
     mode: str,
     params: Params,
 ) -> CSEstimatorSpec:
-    """Pre-training, or the classification of texts where the model has classes."""
+    """Model function: pre-training, or classification of texts if the model has classes."""
     task = classifying if params.model.classes else pretraining
     return task(features, labels, mode, params)
 
@@ -35,10 +35,10 @@ def model_fn(
 def pretraining(
     features: dict[str, nn.Tensor], labels: dict[str, nn.Tensor], mode: str, params: Params
 ) -> CSEstimatorSpec:
-    """Loss, training and accuracies of the network; the loss is the sum of both tasks', in nats.
+    """Pre-training by both tasks; the loss is their sum, in nats.
 
-    Shapes: features input_ids and segment_ids [B, T], mask [B, T] true where there is a token;
-    labels masked_lm_labels [B, T], -100 where nothing is to be found, next_sentence [B]
+    Shapes: features input_ids and segment_ids [B, T], mask [B, T] true at tokens;
+    labels masked_lm_labels [B, T], -100 at tokens that are not masked, next_sentence [B]
     """
     logits, next_logits = bert(features, params.model, mode)
     token, next_sentence = nn.argmax(logits), nn.argmax(next_logits)
@@ -59,7 +59,7 @@ def pretraining(
 def classifying(
     features: dict[str, nn.Tensor], labels: nn.Tensor, mode: str, params: Params
 ) -> CSEstimatorSpec:
-    """Loss, training and accuracy of the classification.
+    """Classification: loss, training and accuracy.
 
     Shapes: features as above, labels [B] classes
     """
@@ -77,14 +77,14 @@ def classifying(
 
 
 def class_metrics(labels: np.ndarray, found: np.ndarray) -> dict[str, Any]:
-    """What the host computes from the values of a step."""
+    """Compute the metrics of a step on the host, from its outputs."""
     return {"accuracy": nn.metrics.accuracy(labels, found)}
 
 
 def metrics(
     masked: np.ndarray, token: np.ndarray, follows: np.ndarray, next_sentence: np.ndarray
 ) -> dict[str, Any]:
-    """What the host computes from the values of a step."""
+    """Compute the metrics of a step on the host, from its outputs."""
     return {
         "masked_accuracy": nn.metrics.accuracy(masked, token),
         "next_sentence_accuracy": nn.metrics.accuracy(follows, next_sentence),
@@ -92,7 +92,7 @@ def metrics(
 
 
 def bert(features: dict[str, nn.Tensor], model: Model, mode: str) -> tuple[nn.Tensor, nn.Tensor]:
-    """Logits of each token, and of whether the second segment follows the first one.
+    """Logits of the masked tokens, and of whether the second segment follows the first one.
 
     Shapes: [B, T] -> [B, T, V], [B, 2]
     """
@@ -119,12 +119,12 @@ def classified(features: dict[str, nn.Tensor], model: Model, mode: str) -> nn.Te
 
 
 def word_table(model: Model) -> nn.Embedding:
-    """The table of tokens."""
+    """Create the token embedding."""
     return nn.Embedding(model.vocabulary, model.hidden_size, name="embeddings/word")
 
 
 def encoded(features: dict[str, nn.Tensor], words: nn.Embedding, model: Model) -> nn.Tensor:
-    """What the blocks make of the tokens.
+    """Encode the tokens by the blocks.
 
     Shapes: [B, T] -> [B, T, D]
     """
@@ -141,7 +141,7 @@ def encoded(features: dict[str, nn.Tensor], words: nn.Embedding, model: Model) -
 
 
 def pooled(x: nn.Tensor, model: Model) -> nn.Tensor:
-    """What the first token stands for: the whole sample.
+    """Representation of the sample, from its first token.
 
     Shapes: [B, T, D] -> [B, D]
     """
@@ -169,17 +169,17 @@ def block(x: nn.Tensor, mask: nn.Tensor, model: Model) -> nn.Tensor:
 
 
 def dense(units: int, activation: str | None, name: str) -> nn.Dense:
-    """A layer with the first values of all of BERT's."""
+    """Dense layer with BERT's initialization."""
     return nn.Dense(units, activation, kernel_initializer=SMALL, name=name)
 
 
 def of_mode(model: Model, mode: str) -> Model:
-    """The model, which drops values in training only."""
+    """Return the sizes of the model, with dropout in training only."""
     if mode == nn.TRAIN:
         return model
     return msgspec.structs.replace(model, dropout=0.0, attention_dropout=0.0)
 
 
 def dropped(x: nn.Tensor, rate: float) -> nn.Tensor:
-    """x, some of its values 0 in training."""
+    """Apply dropout to x, in training."""
     return nn.Dropout(rate)(x) if rate else x

@@ -1,4 +1,4 @@
-"""The params file of the BERT models: its sections, their keys, what they may hold."""
+"""Params file of the BERT models: sections, keys and their types."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The ids of what is no text: padding, the begin, the end of a segment, a masked token."""
+    """Ids of special tokens: padding, begin, end of a segment, mask."""
 
     pad: Token
     cls: Token
@@ -24,11 +24,10 @@ class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A text, a file of token ids, and how samples are drawn from it; of each class one, where the
-    model has classes.
+    """Token file of the text, or one per class, and how samples are drawn.
 
-    masked_share: of the tokens of a sample, those that are to be found. short_share: of the
-    samples, those whose length is drawn; the others have the model's.
+    masked_share: share of tokens that are masked. short_share: share of samples with a random
+    length; the others have the full length.
     """
 
     file: str | tuple[str, ...]
@@ -39,17 +38,17 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class TrainInput(Input, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The training text; each window of it begins so many samples, which are drawn anew."""
+    """Training text; each window begins `duplicates` samples, each with new random draws."""
 
     duplicates: Positive = 10
     shuffle_seed: Seed = 1
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The sizes of the network; dropout is that of embeddings and of what each block adds,
-    attention_dropout that of attention's weights.
+    """Sizes of the network.
 
-    classes: of texts that are to be told apart; without it, masked tokens and second segments are.
+    dropout: of embeddings and block outputs. attention_dropout: of attention weights.
+    classes: number of classes of texts; without it the model is pre-trained.
     """
 
     vocabulary: Positive
@@ -65,7 +64,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole params file."""
+    """Params file of the model."""
 
     train_input: TrainInput
     eval_input: Input

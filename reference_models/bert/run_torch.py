@@ -1,4 +1,4 @@
-"""Pre-trains or evaluates a BERT, written in PyTorch, as --mode says.
+"""Pre-train or evaluate a BERT, written in PyTorch, by --mode.
 
 csrun_wse --total-nodes 4 python-pt run_torch.py --mode train    on a CS system, layer pipelined
 python run_torch.py --mode eval                                  in this process, on the CPU
@@ -26,13 +26,13 @@ LABELS = ("masked_lm_labels", "next_sentence")
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
 OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max", "threads")
-PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
+PARTS = ("micro_batch_size", "recompute", "num_csx")  # of a step, if a batch is split
 Arrays = dict[str, Tensor]
 Both = tuple[Tensor, Tensor]
 
 
 class Pairs(Dataset):
-    """Pairs of segments of a text, some tokens masked: features and labels, by their names."""
+    """Pairs of segments of a text with masked tokens: features and labels by name."""
 
     def __init__(self, options: Input, params: Params, duplicates: int = 1):
         self.pairs = pairs_of(options, params)
@@ -50,7 +50,7 @@ class Pairs(Dataset):
 
 
 class Attention(nn.Module):
-    """Attention both ways: x [B, T, D], seen [B, 1, 1, T] -> [B, T, D]."""
+    """Bidirectional attention: x [B, T, D], seen [B, 1, 1, T] -> [B, T, D]."""
 
     def __init__(self, hidden_size: int, heads: int, dropout: float):
         super().__init__()
@@ -128,7 +128,7 @@ def initialize(module: nn.Module) -> None:
 
 
 class Pretraining(nn.Module):
-    """The mean loss of a token that is to be found, and that of a second segment, in nats."""
+    """Mean loss of masked tokens plus that of the second segment, in nats."""
 
     def __init__(self):
         super().__init__()
@@ -151,7 +151,7 @@ def get_eval_dataloader(params: Params) -> DataLoader:
 
 
 def get_optimizer(model: nn.Module, params: Params) -> torch.optim.Optimizer:
-    """AdamW; vectors, which are biases and norms, do not decay."""
+    """Create AdamW, without weight decay of vectors (biases and norms)."""
     options, parameters = params.optimizer, list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": options.weight_decay},
@@ -161,7 +161,7 @@ def get_optimizer(model: nn.Module, params: Params) -> torch.optim.Optimizer:
 
 
 def get_schedule(optimizer: torch.optim.Optimizer, params: Params) -> LambdaLR:
-    """The linear warm-up, then a line down to the last rate, of the params file."""
+    """Create the schedule of the params file: linear warm-up, then linear decay."""
     rates = params.optimizer.learning_rate
     return LambdaLR(optimizer, lambda step: rates.at(step) / rates.initial_learning_rate)
 
@@ -222,10 +222,10 @@ def main() -> None:
     parser.add_argument("-p", "--params", type=Path, default=DEFAULT_PARAMS)
     parser.add_argument("-o", "--model_dir", type=Path, default=Path("model_dir_torch"))
     parser.add_argument("--max_steps", type=int)
-    parser.add_argument("--cs_ip", help="the CS system, by name or address")
-    parser.add_argument("--compile_only", action="store_true", help="compile, and run nothing")
+    parser.add_argument("--cs_ip", help="name or address of the CS system")
+    parser.add_argument("--compile_only", action="store_true", help="compile without running")
     parser.add_argument(
-        "--validate_only", action="store_true", help="match kernels, and stop there"
+        "--validate_only", action="store_true", help="match kernels without compiling"
     )
     args = parser.parse_args()
     options = {key: getattr(args, key) for key in ("cs_ip", "compile_only", "validate_only")}

@@ -1,4 +1,4 @@
-"""The input functions of cnn_mnist: MNIST's files to batches of images and labels."""
+"""Input functions of cnn_mnist: MNIST's files to batches of images and labels."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ IMAGE_SHAPE = (28, 28)
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches: float32 [B, 28, 28] in 0..1, int32 [B]."""
+    """Return endless shuffled batches: float32 [B, 28, 28] in 0..1, int32 [B]."""
     options = params.train_input
     images, labels = read_digits(options.data_dir, "train")
     shifts = shifts_up_to(options.max_shift)
@@ -31,7 +31,7 @@ def train_input_fn(params: Params) -> Dataset:
 
 
 def eval_input_fn(params: Params) -> Dataset:
-    """All test images once, in order; the last batch may be smaller."""
+    """Return all test images once, in order; the last batch may be smaller."""
     options = params.eval_input
     images, labels = read_digits(options.data_dir, "t10k")
     batches = Dataset.from_arrays(images, labels).batch(options.batch_size)
@@ -39,11 +39,11 @@ def eval_input_fn(params: Params) -> Dataset:
 
 
 def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [N, 28, 28] and labels uint8 [N] under MNIST's file names.
+    """Read images uint8 [N, 28, 28] and labels uint8 [N] from files with MNIST's names.
 
-    A relative folder is looked for in the working directory, then beside this file.
+    A relative folder is searched in the working directory, then next to this file.
 
-    Raises: DataError when the files are missing, broken, or not a set of such images.
+    Raises: DataError if the files are missing, damaged, or not such a set of images.
     """
     here = Path(data_dir)
     folder = here if here.is_dir() else Path(__file__).parent / data_dir
@@ -58,7 +58,7 @@ def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shifts_up_to(pixels: int) -> np.ndarray:
-    """All shifts by up to so many pixels, rows down and columns right, the image itself first.
+    """Return all shifts by up to this many pixels, rows down and columns right, no shift first.
 
     Shapes: [S, 2]
     """
@@ -68,7 +68,7 @@ def shifts_up_to(pixels: int) -> np.ndarray:
 
 
 def shifted(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """Move each image; the margins of digits are blank, so that what leaves may come in again.
+    """Move each image cyclically; the margins of digits are blank.
 
     Shapes: images [B, 28, 28], shifts [B, 2] -> [B, 28, 28]
     """
@@ -79,5 +79,5 @@ def shifted(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
 
 
 def scaled(images: np.ndarray) -> np.ndarray:
-    """Pixels 0..255 -> 0..1, float32."""
+    """Scale pixels 0..255 to 0..1, float32."""
     return np.multiply(images, 1 / 255, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""cnn_mnist: blocks of convolution, batch normalization and pooling that tell digits apart.
+"""cnn_mnist: blocks of convolution, batch normalization and pooling that classify digits.
 
 Source: LeCun et al. 1998, Gradient-based learning applied to document recognition, section II; the
 normalization: Ioffe and Szegedy 2015, Batch Normalization
@@ -16,7 +16,7 @@ CLASSES = 10
 
 
 def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) -> CSEstimatorSpec:
-    """Loss, training and accuracy of the network.
+    """Model function: loss, training and accuracy.
 
     Shapes: features [B, 28, 28], labels [B]
     """
@@ -34,7 +34,7 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
 
 
 def metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, Any]:
-    """What the host computes from the values of a step."""
+    """Compute the metrics of a step on the host, from its outputs."""
     return {"accuracy": nn.metrics.accuracy(labels, predictions)}
 
 
@@ -54,12 +54,12 @@ def cnn(images: nn.Tensor, model: Model, mode: str) -> nn.Tensor:
 
 
 def block(filters: int, momentum: float) -> nn.Sequential:
-    """The norm has an offset of its own, so that the convolution needs no bias."""
+    """Convolution, norm, activation and pooling; the norm's offset replaces a bias."""
     return nn.Sequential(
         [
             nn.Conv2D(filters, 3, padding="same", use_bias=False, name="conv"),
             nn.BatchNorm(momentum=momentum, name="norm"),
             nn.MaxPool(2, name="pool"),
-            nn.relu,  # of a quarter of the values: the largest one is the same before and after
+            nn.relu,  # after pooling, which gives the same values with a quarter of the work
         ]
     )

@@ -1,4 +1,4 @@
-"""The params file of cnn_mnist: its sections, their keys, what they may hold."""
+"""Params file of cnn_mnist: sections, keys and their types."""
 
 from typing import Annotated
 
@@ -14,10 +14,10 @@ Pixels = Annotated[int, msgspec.Meta(ge=0, le=4)]
 
 
 class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The training images, and how they are fed.
+    """Training images and batches.
 
-    max_shift: also train on each image moved by up to so many pixels up, down, left and right:
-    2 of them make 25 images of one.
+    max_shift: also train on each image moved by up to this many pixels in each direction; 2 gives
+    25 images per image.
     """
 
     data_dir: str
@@ -27,7 +27,7 @@ class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The test images."""
+    """Test images."""
 
     data_dir: str
     batch_size: Positive
@@ -46,7 +46,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole params file."""
+    """Params file of the model."""
 
     train_input: TrainInput
     eval_input: EvalInput

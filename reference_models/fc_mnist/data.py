@@ -1,4 +1,4 @@
-"""The input functions of fc_mnist: MNIST's files to batches of images and labels."""
+"""Input functions of fc_mnist: MNIST's files to batches of images and labels."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SHIFTS = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])  # rows down, colu
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches: float32 [B, 28, 28] in 0..1, int32 [B]."""
+    """Return endless shuffled batches: float32 [B, 28, 28] in 0..1, int32 [B]."""
     options = params.train_input
     images, labels = read_digits(options.data_dir, "train")
     shifted = shifts_of(images)
@@ -35,7 +35,7 @@ def train_input_fn(params: Params) -> Dataset:
 
 
 def eval_input_fn(params: Params) -> Dataset:
-    """All test images once, in order; the last batch may be smaller."""
+    """Return all test images once, in order; the last batch may be smaller."""
     options = params.eval_input
     images, labels = read_digits(options.data_dir, "t10k")
     batches = Dataset.from_arrays(images, labels).batch(options.batch_size)
@@ -43,9 +43,9 @@ def eval_input_fn(params: Params) -> Dataset:
 
 
 def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [N, 28, 28] and labels uint8 [N] under MNIST's file names.
+    """Read images uint8 [N, 28, 28] and labels uint8 [N] from files with MNIST's names.
 
-    Raises: DataError when the files are missing, broken, or not a set of such images.
+    Raises: DataError if the files are missing, damaged, or not such a set of images.
     """
     folder = find_folder(data_dir)
     path = idx.find(folder, f"{prefix}-images-idx3-ubyte")
@@ -61,13 +61,13 @@ def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_folder(data_dir: str) -> Path:
-    """A relative folder is looked for in the working directory, then beside this file."""
+    """Find a relative folder in the working directory, or next to this file."""
     here = Path(data_dir)
     return here if here.is_dir() else Path(__file__).parent / data_dir
 
 
 def shifts_of(images: np.ndarray) -> np.ndarray:
-    """A view of each image moved by up to a pixel; what leaves it comes in at the other side.
+    """Return a view of each image moved cyclically by up to a pixel.
 
     Shapes: [N, 28, 28] -> [N, 3, 3, 28, 28], at 1 - rows down and 1 - columns right
     """
@@ -76,5 +76,5 @@ def shifts_of(images: np.ndarray) -> np.ndarray:
 
 
 def scaled(images: np.ndarray) -> np.ndarray:
-    """Pixels 0..255 -> 0..1, float32."""
+    """Scale pixels 0..255 to 0..1, float32."""
     return np.multiply(images, 1 / 255, dtype=np.float32)

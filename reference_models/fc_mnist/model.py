@@ -1,4 +1,4 @@
-"""fc_mnist: a stack of fully connected layers that tells handwritten digits apart."""
+"""fc_mnist: a stack of fully connected layers that classifies handwritten digits."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CLASSES = 10
 
 
 def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) -> CSEstimatorSpec:
-    """Loss, training and accuracy of the network.
+    """Model function: loss, training and accuracy.
 
     Shapes: features [B, 28, 28], labels [B]
     """
@@ -33,5 +33,5 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
 
 
 def metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, Any]:
-    """What the host computes from the values of a step."""
+    """Compute the metrics of a step on the host, from its outputs."""
     return {"accuracy": nn.metrics.accuracy(labels, predictions)}

@@ -1,4 +1,4 @@
-"""The params file of fc_mnist: its sections, their keys, what they may hold."""
+"""Params file of fc_mnist: sections, keys and their types."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Sizes = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
 
 
 class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The training images, and how they are fed.
+    """Training images and batches.
 
     shift_images: also train on each image moved by one pixel up, down, left and right.
     """
@@ -25,20 +25,20 @@ class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The test images."""
+    """Test images."""
 
     data_dir: str
     batch_size: Positive
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The network: units of each hidden layer."""
+    """Network: units of each hidden layer."""
 
     hidden_sizes: Sizes
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole params file."""
+    """Params file of the model."""
 
     train_input: TrainInput
     eval_input: EvalInput

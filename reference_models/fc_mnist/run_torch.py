@@ -1,4 +1,4 @@
-"""Trains or evaluates fc_mnist, written in PyTorch, as --mode says.
+"""Train or evaluate fc_mnist, written in PyTorch, by --mode.
 
 csrun_wse --total-nodes 4 python-pt run_torch.py --mode train    on a CS system, layer pipelined
 python run_torch.py --mode eval                                  in this process, on the CPU
@@ -24,11 +24,11 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
 OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max")
-PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
+PARTS = ("micro_batch_size", "recompute", "num_csx")  # of a step, if a batch is split
 
 
 class Digits(Dataset):
-    """Images float32 [28, 28] in 0..1 and their digits, moved by each of some shifts in turn."""
+    """Images float32 [28, 28] in 0..1 with labels, each image with each shift."""
 
     def __init__(self, data_dir: str, prefix: str, shifts=SHIFTS[:1]):
         images, labels = read_digits(data_dir, prefix)
@@ -128,10 +128,10 @@ def main() -> None:
     parser.add_argument("-p", "--params", type=Path, default=DEFAULT_PARAMS)
     parser.add_argument("-o", "--model_dir", type=Path, default=Path("model_dir_torch"))
     parser.add_argument("--max_steps", type=int)
-    parser.add_argument("--cs_ip", help="the CS system, by name or address")
-    parser.add_argument("--compile_only", action="store_true", help="compile, and run nothing")
+    parser.add_argument("--cs_ip", help="name or address of the CS system")
+    parser.add_argument("--compile_only", action="store_true", help="compile without running")
     parser.add_argument(
-        "--validate_only", action="store_true", help="match kernels, and stop there"
+        "--validate_only", action="store_true", help="match kernels without compiling"
     )
     args = parser.parse_args()
     options = {key: getattr(args, key) for key in ("cs_ip", "compile_only", "validate_only")}

@@ -55,17 +55,17 @@ FIXED = {
 
 
 def example(params: Params) -> Dataset:
-    """A batch of one sample."""
+    """Return a data set with one batch of one sample."""
     return Dataset.from_arrays(np.zeros((1, params.model.sequence_length), np.int32)).batch(1)
 
 
 def from_config(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """A sequence is as long as in the params file, if there are so many positions."""
+    """Limit the sequence length of the params file to the positions of the saved model."""
     return {"sequence_length": min(model.sequence_length, config["n_positions"])}
 
 
 def to_config(model: Model) -> dict[str, Any]:
-    """What config.json has besides."""
+    """Return the other keys of config.json."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "embd_pdrop": model.dropout,
@@ -86,7 +86,7 @@ CONVERSION = Conversion(
     from_config=from_config,
     to_config=to_config,
     prefix="transformer.",
-    alike={"embd_pdrop": "resid_pdrop"},
+    equal_keys={"embd_pdrop": "resid_pdrop"},
     ignored=(".attn.bias", ".attn.masked_bias"),  # the causal mask
     tied={"lm_head.weight": "transformer.wte.weight"},
 )

@@ -1,4 +1,4 @@
-"""The input functions of the GPT models: windows of a token file, and the tokens that follow."""
+"""Input functions of the GPT models: windows of a token file, and the next tokens."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from csrun.data.formats import Tokens
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches: tokens and next tokens, int32 [B, T]."""
+    """Return endless shuffled batches: tokens and next tokens, int32 [B, T]."""
     options = params.train_input
     return (
         windows(options.file, params)
@@ -21,15 +21,15 @@ def train_input_fn(params: Params) -> Dataset:
 
 
 def eval_input_fn(params: Params) -> Dataset:
-    """The validation text once, in order; the last batch may be smaller."""
+    """Return the validation text once, in order; the last batch may be smaller."""
     options = params.eval_input
     return windows(options.file, params).batch(options.batch_size).map(as_int32)
 
 
 def windows(file: str, params: Params) -> Dataset:
-    """The text in windows of the model's sequence length, one behind the other.
+    """Return the text as consecutive windows of the model's sequence length.
 
-    Raises: DataError when there is no such file, or it is for another vocabulary
+    Raises: DataError if the file is missing or has another vocabulary
     """
     path = found(file)
     model = params.model
@@ -38,7 +38,7 @@ def windows(file: str, params: Params) -> Dataset:
 
 
 def found(file: str) -> Path:
-    """A relative path is looked for in the working directory, then beside this file."""
+    """Find a relative path in the working directory, or next to this file."""
     for path in (Path(file), Path(__file__).parent / file):
         if path.is_file():
             return path
@@ -46,5 +46,5 @@ def found(file: str) -> Path:
 
 
 def as_int32(*arrays: object) -> Batch:
-    """Token ids in the type that the model takes."""
+    """Convert token ids to int32."""
     return tuple(array.astype("int32") for array in arrays)

@@ -1,4 +1,4 @@
-"""Continues a text with a trained GPT, one token at a time.
+"""Continue a text with a trained GPT, token by token.
 
 python generate.py --model_dir model_dir --prompt "def main(" --temperature 0.8 --top_k 40
 """
@@ -19,12 +19,12 @@ from safetensors.numpy import load_file
 from csrun.params import load
 
 Weights = dict[str, np.ndarray]
-HALF = "\N{REPLACEMENT CHARACTER}"  # where a character's bytes are not all there yet
+HALF = "\N{REPLACEMENT CHARACTER}"  # end of an incomplete character
 
 
 @dataclass
 class Cache:
-    """The keys and values of each block for the positions so far.
+    """Key-value cache of each block.
 
     Shapes: each [H, positions, E], grown at its end
     """
@@ -34,7 +34,7 @@ class Cache:
     length: int = 0
 
     def extend(self, block: int, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, ...]:
-        """All keys and values of a block, with those of new positions at their end."""
+        """Append the keys and values of new positions to those of a block; return all."""
         if block in self.keys:
             keys = np.concatenate([self.keys[block], keys], axis=1)
             values = np.concatenate([self.values[block], values], axis=1)
@@ -43,7 +43,7 @@ class Cache:
 
 
 def logits_of(weights: Weights, model: Model, tokens: np.ndarray, cache: Cache) -> np.ndarray:
-    """The logits of what follows the last of the tokens, which come after those in the cache.
+    """Return the logits of the next token after these, which follow those in the cache.
 
     Shapes: tokens [T] -> [V]
     Raises: ValueError for more tokens than the model has positions
@@ -97,10 +97,10 @@ def chosen(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> int:
-    """One of the tokens, drawn by their probabilities; the likeliest at temperature 0.
+    """Sample a token; at temperature 0 return the most likely one.
 
-    With top_k only so many of the likeliest are drawn from, with top_p the fewest of them whose
-    probabilities add up to it.
+    top_k: number of most likely tokens to sample from. top_p: sample from the smallest set of most
+    likely tokens with at least this total probability.
 
     Source: Holtzman et al. 2020, The Curious Case of Neural Text Degeneration, sections 3.1, 4.3
     """
@@ -118,12 +118,12 @@ def chosen(
 def generated(
     weights: Weights, model: Model, prompt: np.ndarray, options: argparse.Namespace
 ) -> Iterator[int]:
-    """The tokens that follow the prompt; at the last position the second half is read anew.
+    """Yield the next tokens; at the last position the context is cut to its second half.
 
     Shapes: prompt [T], T >= 1
     """
     random, cache, text = np.random.default_rng(options.seed), Cache(), prompt.tolist()
-    most = min(model.max_position_embeddings, model.sequence_length)  # those that were trained
+    most = min(model.max_position_embeddings, model.sequence_length)  # positions that were trained
     fresh = text[-most:]
     for _ in range(options.tokens):
         if cache.length + len(fresh) > most:
@@ -136,7 +136,7 @@ def generated(
 
 
 def weights_in(model_dir: Path) -> Weights:
-    """The newest checkpoint's weights."""
+    """Return the weights of the newest checkpoint."""
     found = {int(path.stem[11:]): path for path in model_dir.glob("model-ckpt-*.safetensors")}
     if not found:
         sys.exit(f"error: {model_dir}: no checkpoint; train first: run.py --mode train")
@@ -144,7 +144,7 @@ def weights_in(model_dir: Path) -> Weights:
 
 
 class Words:
-    """Between text and token ids: bytes, or what a tokenizers file says."""
+    """Tokenizer: bytes, or a Hugging Face tokenizers file."""
 
     def __init__(self, path: Path | None) -> None:
         self._tokenizer: Any = None
@@ -162,25 +162,27 @@ class Words:
         return np.array(self._tokenizer.encode(text).ids)
 
     def text(self, ids: list[int]) -> str:
-        """What ids stand for; a byte sequence that is no text shows as such."""
+        """Decode ids; invalid bytes are shown as replacement characters."""
         if self._tokenizer is None:
             return bytes(ids).decode(errors="replace")
         return str(self._tokenizer.decode(ids))
 
 
 def main() -> None:
-    """Read the options, and print the prompt and what follows it."""
+    """Parse the options, and print the prompt and its continuation."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--params", type=Path, default=Path(__file__).parent / "configs" / "params.yaml")
-    add("--model_dir", type=Path, help="of the training; the params file's without it")
+    add(
+        "--model_dir", type=Path, help="model_dir of the training; default: that of the params file"
+    )
     add("--prompt", default="import ")
-    add("--tokenizer", type=Path, help="the tokenizers file of the data; bytes without one")
-    add("--tokens", type=int, default=200, help="how many to add (%(default)s)")
+    add("--tokenizer", type=Path, help="tokenizers file of the data; default: bytes")
+    add("--tokens", type=int, default=200, help="number of tokens to generate (%(default)s)")
     add("--seed", type=int, default=1)
-    add("--temperature", type=float, default=0.8, help="0 takes the likeliest (%(default)s)")
-    add("--top_k", type=int, default=0, help="draw from so many of the likeliest; 0: from all")
-    add("--top_p", type=float, default=1.0, help="draw from those that make up this share")
+    add("--temperature", type=float, default=0.8, help="0 selects the most likely (%(default)s)")
+    add("--top_k", type=int, default=0, help="sample from the k most likely; 0: from all")
+    add("--top_p", type=float, default=1.0, help="sample from the most likely with this total")
     options = parser.parse_args()
     params = load(Params, options.params)
     words = Words(options.tokenizer)

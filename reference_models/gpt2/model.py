@@ -18,9 +18,9 @@ INITIAL = 0.02
 
 
 def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) -> CSEstimatorSpec:
-    """Loss and training of the network; the loss is that of a token, in nats.
+    """Model function: loss per token in nats, and training.
 
-    Shapes: features [B, T] token ids, labels [B, T] the ids that follow
+    Shapes: features [B, T] token ids, labels [B, T] next token ids
     """
     logits = gpt2(features, params.model, mode)
     if mode == nn.PREDICT:
@@ -35,12 +35,12 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
 
 
 def metrics(loss: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """What the host computes from the values of a step."""
+    """Compute the metrics of a step on the host, from its outputs."""
     return {"perplexity": nn.metrics.perplexity(loss, labels)}
 
 
 def gpt2(tokens: nn.Tensor, model: Model, mode: str) -> nn.Tensor:
-    """Logits of the token that follows each.
+    """Logits of the next token at each position.
 
     Shapes: tokens [B, T] -> [B, T, V]
     """
@@ -79,12 +79,12 @@ def block(x: nn.Tensor, model: Model) -> nn.Tensor:
 
 
 def of_mode(model: Model, mode: str) -> Model:
-    """The model, which drops values in training only."""
+    """Return the sizes of the model, with dropout in training only."""
     if mode == nn.TRAIN:
         return model
     return msgspec.structs.replace(model, dropout=0.0, attention_dropout=0.0)
 
 
 def dropped(x: nn.Tensor, rate: float) -> nn.Tensor:
-    """x, some of its values 0 in training."""
+    """Apply dropout to x, in training."""
     return nn.Dropout(rate)(x) if rate else x

@@ -1,4 +1,4 @@
-"""The params file of the GPT models: its sections, their keys, what they may hold."""
+"""Params file of the GPT models: sections, keys and their types."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Rate = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The training text, a file of token ids."""
+    """Training text: a file of token ids."""
 
     file: str
     batch_size: Positive
@@ -21,15 +21,16 @@ class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The text for validation."""
+    """Validation text: a file of token ids."""
 
     file: str
     batch_size: Positive
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The sizes of the network; dropout is that of embeddings and of what each block adds,
-    attention_dropout that of attention's weights.
+    """Sizes of the network.
+
+    dropout: of embeddings and block outputs. attention_dropout: of attention weights.
     """
 
     vocabulary: Positive
@@ -43,7 +44,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole params file."""
+    """Params file of the model."""
 
     train_input: TrainInput
     eval_input: EvalInput

@@ -1,8 +1,8 @@
-"""Makes the token files of language models from text: train.bin and validation.bin.
+"""Write the token files of language models, train.bin and validation.bin, from text.
 
-python prepare_data.py                       the Python standard library's own sources, byte by byte
-python prepare_data.py book.txt notes/       files, and those of folders
-python prepare_data.py --tokenizer t.json    in the words of a Hugging Face tokenizers file
+python prepare_data.py                       sources of Python's standard library, as bytes
+python prepare_data.py book.txt notes/       text files, and those in folders
+python prepare_data.py --tokenizer t.json    with a Hugging Face tokenizers file
 """
 
 import argparse
@@ -16,18 +16,18 @@ import numpy as np
 from csrun.data import DataError
 from csrun.data.formats import write_tokens
 
-BYTES = 256  # vocabulary of a text byte by byte
-EVERY = 10  # of the files, one in so many is for validation
+BYTES = 256  # vocabulary of bytes
+EVERY = 10  # one of this many files is for validation
 
 Encode = Callable[[bytes], np.ndarray]
 
 
 def main() -> None:
-    """Read the options, and write both files."""
+    """Parse the options, and write both files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("texts", nargs="*", type=Path, help="text files and folders of them")
-    parser.add_argument("--tokenizer", type=Path, help="a tokenizers file; bytes without one")
-    parser.add_argument("--suffix", default=".py", help="of the files in folders (%(default)s)")
+    parser.add_argument("texts", nargs="*", type=Path, help="text files and folders")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizers file; default: bytes")
+    parser.add_argument("--suffix", default=".py", help="suffix of files in folders (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data")
     options = parser.parse_args()
     encode, vocabulary = tokenizer(options.tokenizer)
@@ -52,12 +52,12 @@ def main() -> None:
 
 
 def standard_library() -> Path:
-    """Where Python's own sources are."""
+    """Return the folder of Python's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def found(places: Sequence[Path], suffix: str) -> Iterator[Path]:
-    """Files, and those of folders in the order of their names, tests and packages left out."""
+    """Return files, and those in folders by name, without tests and installed packages."""
     for place in places:
         if place.is_dir():
             for path in sorted(place.rglob(f"*{suffix}")):
@@ -68,7 +68,7 @@ def found(places: Sequence[Path], suffix: str) -> Iterator[Path]:
 
 
 def tokenizer(path: Path | None) -> tuple[Encode, int]:
-    """What makes ids of a text, and how many there are."""
+    """Return the function from text to ids, and the size of the vocabulary."""
     if path is None:
         return lambda text: np.frombuffer(text, np.uint8), BYTES
     try:
@@ -77,7 +77,7 @@ def tokenizer(path: Path | None) -> tuple[Encode, int]:
         sys.exit("error: --tokenizer needs the package tokenizers: pip install tokenizers")
     try:
         words = Tokenizer.from_file(str(path))
-    except Exception as error:  # whatever the package raises is about this file
+    except Exception as error:  # all errors of the package are about this file
         sys.exit(f"error: {path}: no tokenizers file: {error}")
 
     def encode(text: bytes) -> np.ndarray:
@@ -87,7 +87,7 @@ def tokenizer(path: Path | None) -> tuple[Encode, int]:
 
 
 def pieces(files: Sequence[Path], encode: Encode) -> Iterator[np.ndarray]:
-    """The ids of each file; how far this is shows on a terminal."""
+    """Yield the ids of each file; show the progress on a terminal."""
     for number, path in enumerate(files, 1):
         if sys.stderr.isatty():
             print(f"\r{number} of {len(files)} files", end="", file=sys.stderr)

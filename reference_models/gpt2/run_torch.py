@@ -1,4 +1,4 @@
-"""Trains or evaluates a GPT, written in PyTorch, as --mode says.
+"""Train or evaluate a GPT, written in PyTorch, by --mode.
 
 csrun_wse --total-nodes 4 python-pt run_torch.py --mode train    on a CS system, layer pipelined
 python run_torch.py --mode eval                                  in this process, on the CPU
@@ -25,11 +25,11 @@ BETAS = (0.9, 0.999)
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
 OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max", "threads")
-PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
+PARTS = ("micro_batch_size", "recompute", "num_csx")  # of a step, if a batch is split
 
 
 class Windows(Dataset):
-    """A text in windows, one behind the other: tokens [T] and those that follow them [T]."""
+    """Consecutive windows of a text: tokens [T] and next tokens [T]."""
 
     def __init__(self, file: str, model: dict[str, Any]):
         form = Tokens(model["sequence_length"], vocabulary=model["vocabulary"])
@@ -96,7 +96,10 @@ class Gpt(nn.Module):
         self.head.weight = self.wte.weight
         self.apply(initialize)
         for block in self.h:
-            for layer in (block.attn.out, block.down):  # what is added to the residual stream
+            for layer in (
+                block.attn.out,
+                block.down,
+            ):  # outputs that are added to the residual stream
                 nn.init.normal_(layer.weight, std=INITIAL / sqrt(2 * layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -115,7 +118,7 @@ def initialize(module: nn.Module) -> None:
 
 
 class NextToken(nn.Module):
-    """The mean loss of a token, in nats: logits [B, T, V], following [B, T]."""
+    """Mean loss per token, in nats: logits [B, T, V], following [B, T]."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +140,7 @@ def get_eval_dataloader(params: dict[str, Any]) -> DataLoader:
 
 
 def get_optimizer(model: nn.Module, options: dict[str, Any]) -> torch.optim.Optimizer:
-    """AdamW; vectors, which are biases and norms, do not decay."""
+    """Create AdamW, without weight decay of vectors (biases and norms)."""
     rate = options["learning_rate"]["initial_learning_rate"]
     parameters = list(model.parameters())
     groups = [
@@ -148,7 +151,7 @@ def get_optimizer(model: nn.Module, options: dict[str, Any]) -> torch.optim.Opti
 
 
 def get_schedule(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> LambdaLR:
-    """A linear warm-up, if there is one, then a line down to the last rate."""
+    """Create the schedule: linear warm-up, if any, then linear decay to the last rate."""
     rates = options["learning_rate"]
     warmup, steps = rates.get("warmup_steps", 0), rates["steps"]
     last = rates["end_learning_rate"] / rates["initial_learning_rate"]
@@ -212,10 +215,10 @@ def main() -> None:
     parser.add_argument("-p", "--params", type=Path, default=DEFAULT_PARAMS)
     parser.add_argument("-o", "--model_dir", type=Path, default=Path("model_dir_torch"))
     parser.add_argument("--max_steps", type=int)
-    parser.add_argument("--cs_ip", help="the CS system, by name or address")
-    parser.add_argument("--compile_only", action="store_true", help="compile, and run nothing")
+    parser.add_argument("--cs_ip", help="name or address of the CS system")
+    parser.add_argument("--compile_only", action="store_true", help="compile without running")
     parser.add_argument(
-        "--validate_only", action="store_true", help="match kernels, and stop there"
+        "--validate_only", action="store_true", help="match kernels without compiling"
     )
     args = parser.parse_args()
     options = {key: getattr(args, key) for key in ("cs_ip", "compile_only", "validate_only")}

@@ -1,4 +1,4 @@
-"""The input functions: windows of a token file, and the tokens that follow."""
+"""Input functions: windows of a token file, and the next tokens."""
 
 from pathlib import Path
 
@@ -9,24 +9,24 @@ from csrun.data.formats import Tokens
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches: tokens and next tokens, int32 [B, T]."""
+    """Return endless shuffled batches: tokens and next tokens, int32 [B, T]."""
     options = params.train_input
     shuffled = windows(options.file, params).shuffle(seed=options.shuffle_seed).repeat()
     return shuffled.batch(options.batch_size, drop_remainder=True).map(as_int32)
 
 
 def eval_input_fn(params: Params) -> Dataset:
-    """The validation text once, in order; the last batch may be smaller."""
+    """Return the validation text once, in order; the last batch may be smaller."""
     options = params.eval_input
     return windows(options.file, params).batch(options.batch_size).map(as_int32)
 
 
 def windows(file: str, params: Params) -> Dataset:
-    """The text in windows of the model's sequence length, one behind the other.
+    """Return the text as consecutive windows of the model's sequence length.
 
-    A relative path is looked for in the working directory, then beside this file.
+    A relative path is searched in the working directory, then next to this file.
 
-    Raises: DataError when there is no such file, or it is for another vocabulary
+    Raises: DataError if the file is missing or has another vocabulary
     """
     found = [path for path in (Path(file), Path(__file__).parent / file) if path.is_file()]
     if not found:
@@ -40,5 +40,5 @@ def windows(file: str, params: Params) -> Dataset:
 
 
 def as_int32(*arrays: object) -> Batch:
-    """Token ids in the type that the model takes."""
+    """Convert token ids to int32."""
     return tuple(array.astype("int32") for array in arrays)

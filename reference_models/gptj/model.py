@@ -1,4 +1,4 @@
-"""GPT-J: blocks whose attention and feed-forward network read one norm, rotary positions.
+"""GPT-J: blocks whose attention and feed-forward network share a norm; rotary positions.
 
 Source: Wang and Komatsuzaki 2021, GPT-J-6B: 6B JAX-Based Transformer; the positions: Su et al.
 2021, RoFormer, section 3.2
@@ -18,9 +18,9 @@ INITIAL = nn.initializers.normal(0.02)
 
 
 def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) -> CSEstimatorSpec:
-    """Loss and training of the network; the loss is that of a token, in nats.
+    """Model function: loss per token in nats, and training.
 
-    Shapes: features [B, T] token ids, labels [B, T] the ids that follow
+    Shapes: features [B, T] token ids, labels [B, T] next token ids
     """
     logits = gptj(features, params.model, mode)
     if mode == nn.PREDICT:
@@ -35,12 +35,12 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
 
 
 def metrics(loss: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """What the host computes from the values of a step."""
+    """Compute the metrics of a step on the host, from its outputs."""
     return {"perplexity": nn.metrics.perplexity(loss, labels)}
 
 
 def gptj(tokens: nn.Tensor, model: Model, mode: str) -> nn.Tensor:
-    """Logits of the token that follows each.
+    """Logits of the next token at each position.
 
     Shapes: tokens [B, T] -> [B, T, V]
     """
@@ -69,7 +69,7 @@ def block(x: nn.Tensor, model: Model) -> nn.Tensor:
 
 
 def attention(x: nn.Tensor, model: Model) -> nn.Tensor:
-    """Causal attention; the first `rotary_dim` values of each head's query and key say where it is.
+    """Causal attention; the first `rotary_dim` values of queries and keys encode the position.
 
     Shapes: [B, T, D] -> [B, T, D]
     """
@@ -83,7 +83,7 @@ def attention(x: nn.Tensor, model: Model) -> nn.Tensor:
 
 
 def projected(x: nn.Tensor, name: str) -> nn.Tensor:
-    """x times a square matrix."""
+    """Multiply x by a square matrix."""
     return nn.Dense(x.shape[-1], use_bias=False, kernel_initializer=INITIAL, name=name)(x)
 
 
@@ -93,12 +93,12 @@ def heads(x: nn.Tensor, count: int) -> nn.Tensor:
 
 
 def of_mode(model: Model, mode: str) -> Model:
-    """The model, which drops values in training only."""
+    """Return the sizes of the model, with dropout in training only."""
     if mode == nn.TRAIN:
         return model
     return msgspec.structs.replace(model, dropout=0.0, attention_dropout=0.0)
 
 
 def dropped(x: nn.Tensor, rate: float) -> nn.Tensor:
-    """x, some of its values 0 in training."""
+    """Apply dropout to x, in training."""
     return nn.Dropout(rate)(x) if rate else x

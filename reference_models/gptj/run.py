@@ -1,4 +1,4 @@
-"""Trains, evaluates or compiles a GPT-J, as --mode says.
+"""Train, evaluate or compile a GPT-J, by --mode.
 
 csrun_wse python-ws run.py --mode train    on a CS system, by weight streaming
 python run.py --mode eval                  in this process, on the CPU

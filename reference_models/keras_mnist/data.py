@@ -1,4 +1,4 @@
-"""The input functions of keras_mnist: MNIST's files to batches of images and labels."""
+"""Input functions of keras_mnist: MNIST's files to batches of images and labels."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from csrun.data.formats import idx
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches: float32 [B, 28, 28, 1] in 0..1, int32 [B]."""
+    """Return endless shuffled batches: float32 [B, 28, 28, 1] in 0..1, int32 [B]."""
     samples = _samples(params.train_input, "train")
     batches = samples.shuffle(seed=params.runconfig.seed).repeat()
     return batches.batch(params.train_input.batch_size, drop_remainder=True).map(_scaled)
 
 
 def eval_input_fn(params: Params) -> Dataset:
-    """All test images once, in order, in whole batches."""
+    """Return all test images once, in order, in full batches."""
     samples = _samples(params.eval_input, "t10k")
     return samples.batch(params.eval_input.batch_size, drop_remainder=True).map(_scaled)
 

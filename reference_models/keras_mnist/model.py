@@ -6,7 +6,7 @@ from params import Params
 
 
 def build_model(params: Params) -> Any:
-    """The compiled model. Keras is imported here: only the chief of a job needs it."""
+    """Return the compiled model. Keras is imported here, since only the chief of a job needs it."""
     import keras
 
     options = params.model

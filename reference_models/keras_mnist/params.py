@@ -1,4 +1,4 @@
-"""The params file of keras_mnist: its sections, their keys, what they may hold."""
+"""Params file of keras_mnist: sections, keys and their types."""
 
 from typing import Annotated
 
@@ -10,14 +10,14 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Images, and how they are fed."""
+    """Images and batches."""
 
     data_dir: str
     batch_size: Positive
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The network and its learning rate."""
+    """Network and learning rate."""
 
     filters: Positive
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)]
@@ -25,7 +25,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole params file."""
+    """Params file of the model."""
 
     train_input: Input
     eval_input: Input

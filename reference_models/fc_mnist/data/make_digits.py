@@ -1,4 +1,4 @@
-"""Makes the four IDX files beside it from scikit-learn's copy of the UCI handwritten digits.
+"""Write the four IDX files of this folder from scikit-learn's copy of the UCI handwritten digits.
 
 Each image of 8 by 8 pixels in 0..16 is scaled to 24 by 24 in 0..255 by bilinear interpolation
 between pixel centres, and framed with two blank pixels to MNIST's 28 by 28. The 1,797 images are
@@ -23,14 +23,14 @@ IDX_UINT8 = 0x08
 
 
 def interpolation(target: int, source: int) -> np.ndarray:
-    """The matrix [target, source] of linear interpolation between pixel centres."""
+    """Return the matrix [target, source] of linear interpolation between pixel centres."""
     centres = (np.arange(target) + 0.5) * source / target - 0.5
     distance = np.abs(np.clip(centres, 0, source - 1)[:, None] - np.arange(source))
     return np.maximum(0.0, 1.0 - distance)
 
 
 def scaled(images: np.ndarray) -> np.ndarray:
-    """Images [N, 8, 8] in 0..16 -> uint8 [N, 28, 28] in 0..255."""
+    """Scale images [N, 8, 8] in 0..16 to uint8 [N, 28, 28] in 0..255."""
     matrix = interpolation(SCALED_SIZE, SOURCE_SIZE)
     larger = np.rint(matrix @ images @ matrix.T * (WHITE / SOURCE_WHITE)).astype(np.uint8)
     return np.pad(larger, ((0, 0), (FRAME, FRAME), (FRAME, FRAME)))
@@ -43,7 +43,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 
 def main() -> None:
-    """Write training and test set."""
+    """Write the training and test sets."""
     digits = load_digits()
     order = np.random.Generator(np.random.Philox(key=SEED)).permutation(len(digits.target))
     images, labels = scaled(digits.images[order]), digits.target[order].astype(np.uint8)
