@@ -1,4 +1,4 @@
-"""cerebras_torch: a PyTorch training loop on a CS system. What is here lives in `csrun.pytorch`.
+"""cerebras_torch: a PyTorch training loop on a CS system. Implemented in `csrun.pytorch`.
 
 import cerebras_torch as cbtorch
 """

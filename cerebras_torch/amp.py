@@ -1,4 +1,4 @@
-"""Automatic mixed precision. What is here lives in `csrun.pytorch.amp`."""
+"""Automatic mixed precision. Implemented in `csrun.pytorch.amp`."""
 
 from csrun.pytorch.amp.grad_scaler import GradScaler, optimizer_step
 

@@ -1,4 +1,4 @@
-"""Optimizers that torch.optim lacks. They live in `csrun.pytorch.optimizers`."""
+"""Optimizers that torch.optim lacks. Implemented in `csrun.pytorch.optimizers`."""
 
 from csrun.pytorch.optimizers.lamb import Lamb
 

@@ -1,6 +1,6 @@
 """cerebras.framework.torch: the package that the Model Zoo's scripts import as cbtorch.
 
-What is here lives in `csrun.pytorch.framework`.
+It is implemented in `csrun.pytorch.framework`.
 """
 
 from cerebras.framework.torch import amp, core, data, nn, optim, utils

@@ -1,4 +1,4 @@
-"""Loss scaling. It lives in `csrun.pytorch.framework.script_scaler`."""
+"""Loss scaling. Implemented in `csrun.pytorch.framework.script_scaler`."""
 
 from csrun.pytorch.framework.script_scaler import ScriptScaler as GradScaler
 from csrun.pytorch.framework.script_scaler import (

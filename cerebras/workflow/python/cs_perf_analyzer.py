@@ -1,4 +1,4 @@
-"""What held a run up: `csrun.pytorch.framework.run_counters`, from csrun's own record."""
+"""Bottleneck analysis of a run, from csrun's record: `csrun.pytorch.framework.run_counters`."""
 
 from csrun.pytorch.framework.run_counters import AssessBottlenecks, locate_csperf_log
 

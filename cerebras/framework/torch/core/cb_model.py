@@ -1,4 +1,4 @@
-"""Who this task is, and what it leaves for the end of a step: `csrun.pytorch.framework`."""
+"""Identity of this task, closures of a step, metrics: `csrun.pytorch.framework`."""
 
 from csrun.pytorch.framework.rates import RateTracker
 from csrun.pytorch.framework.run_counters import metrics_counter_value, print_metrics_report

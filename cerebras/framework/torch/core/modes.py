@@ -1,4 +1,4 @@
-"""Modes of a run. They live in `csrun.pytorch.framework.modes`."""
+"""Modes of a run. Implemented in `csrun.pytorch.framework.modes`."""
 
 from csrun.pytorch.framework.modes import (
     EVAL,

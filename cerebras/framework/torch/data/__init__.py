@@ -1,4 +1,4 @@
-"""The script's loader. It lives in `csrun.pytorch.framework.loader`."""
+"""The script's loader. Implemented in `csrun.pytorch.framework.loader`."""
 
 from csrun.pytorch.framework.loader import DataLoader
 

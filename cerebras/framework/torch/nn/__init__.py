@@ -1,4 +1,4 @@
-"""Layers of the original. They live in `csrun.pytorch.framework.model_outputs`."""
+"""Layers of the original. Implemented in `csrun.pytorch.framework.model_outputs`."""
 
 from csrun.pytorch.framework.model_outputs import StripPadding
 

@@ -1,4 +1,4 @@
-"""Optimizers. They live in `csrun.pytorch.framework.wrapped_optimizer`."""
+"""Optimizers. Implemented in `csrun.pytorch.framework.wrapped_optimizer`."""
 
 from cerebras.framework.torch.optim import lr_scheduler
 from csrun.pytorch.framework.wrapped_optimizer import Optimizer

@@ -1,4 +1,4 @@
-"""Learning rate schedules. They live in `csrun.pytorch.framework.schedules`."""
+"""Learning rate schedules. Implemented in `csrun.pytorch.framework.schedules`."""
 
 from csrun.pytorch.framework.schedules import (
     Constant,
