@@ -73,6 +73,7 @@ WORDS_TO_AVOID = {
     "amid": "during",
     "anew": "again, or restart",
     "beside": "the role of the thing, or concurrent",
+    "gone": "removed or lost",
     "heard": "received or reported",
     "hear": "receive",
     "look": "check, search or read",
@@ -82,6 +83,7 @@ WORDS_TO_AVOID = {
     "tell": "send, log, print or notify",
     "together": "joint or concurrent",
     "told": "sent or reported",
+    "vain": "futile or without effect",
 }
 # Names that each package may use for its own.
 CONVENTIONAL = {"__init__", "__main__", "base", "errors", "options"}

@@ -96,7 +96,7 @@ def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
     value, kind = _at(raw, root, path)
     if error.__cause__ is None:  # msgspec's rule
         choices = [str(choice) for part in union_members(kind) for choice in _choices(part)]
-        guess = _not_there_yet(kind, value) or suggestion(value, choices)
+        guess = _unsupported_choice(kind, value) or suggestion(value, choices)
         return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{guess}"
     # the rule names the keys already
     got = "" if isinstance(value, dict) else f", got {_shorten(value)}"
@@ -202,8 +202,8 @@ def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _not_there_yet(kind: Type, value: Any) -> str:
-    """Return a type's message about a value that is not supported yet, which gets no suggestion."""
+def _unsupported_choice(kind: Type, value: Any) -> str:
+    """Return a type's message about an unsupported value, in place of a suggestion; else empty."""
     words = (kind.extra or {}).get(NOT_THERE_YET, {}) if isinstance(kind, inspect.Metadata) else {}
     return f": {words[value]}" if isinstance(value, str) and value in words else ""
 

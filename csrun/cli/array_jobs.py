@@ -158,8 +158,8 @@ def _run(
             stored.end(index, code)
 
     _, plan = check(request_of(request, elements[0], array_id), site)
-    in_users_job = environment.users_job() is not None and not request.new_job
-    fit = 1 if is_submitted or in_users_job else site.nodes.count // plan.layout.nodes
+    in_user_job = environment.user_job() is not None and not request.new_job
+    fit = 1 if is_submitted or in_user_job else site.nodes.count // plan.layout.nodes
     click.echo(f"Launching: array {array_id}, {len(elements)} x {shlex.join(request.command)}")
     code = ArrayRun(map(launcher, stored.file.elements), spec.at_once or fit, ended).run()
     if is_submitted:
@@ -174,12 +174,14 @@ def show_rows(rows: "Sequence[ElementRow]") -> None:
     it is below.
     """
     headings = headings_of(rows, is_short=True)
-    shown = [msgspec.structs.replace(row, model_dir=_from_here(row.model_dir)) for row in rows]
+    shown = [
+        msgspec.structs.replace(row, model_dir=_relative_to_cwd(row.model_dir)) for row in rows
+    ]
     tables.show(headings, map(row_of, shown), cut="why", droppable=DROPPABLE)
 
 
-def _from_here(path: str | None) -> str | None:
-    with suppress(FileNotFoundError, ValueError):  # no folder, or another
+def _relative_to_cwd(path: str | None) -> str | None:
+    with suppress(FileNotFoundError, ValueError):  # the folder was removed, or is not below it
         return None if path is None else str(Path(path).relative_to(Path.cwd()))
     return path
 

@@ -47,7 +47,7 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
         )
 
 
-def why_whole(model: MatchedModel) -> str | None:
+def unsplittable_reason(model: MatchedModel) -> str | None:
     """Return why a model cannot be computed from minibatches, or None."""
     mixed = _mixed_values(model)
     if mixed and model.mixing is not None:

@@ -29,7 +29,7 @@ from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import NO_OBSERVER, PassObserver, Stage, passes_for, run_passes
-from csrun.compiler.passes.matrix_sharding import left_whole
+from csrun.compiler.passes.matrix_sharding import unsharded_matrices
 from csrun.compiler.passes.pass_manager import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.plan.arena import PlacedLayout, alive_in, has_half_gradients, place_model
 from csrun.compiler.plan.performance_model import Work, estimate
@@ -190,7 +190,7 @@ def _back_end(
 def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions) -> TooLargeError:
     """Add the matrices that could not be sharded to the error of a model that does not fit."""
     most = options.part_bytes
-    whole = [] if most is None else left_whole(module, most)
+    whole = [] if most is None else unsharded_matrices(module, most)
     return TooLargeError("; ".join([str(error), *whole]), error.fits, error.why)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.cirh import precision_of
-from csrun.compiler.batch_parts import why_whole
+from csrun.compiler.batch_parts import unsplittable_reason
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.matching import MatchedModel, validate_model
 from csrun.compiler.options import CompileOptions
@@ -53,7 +53,7 @@ def choose_replicas(
     Raises: UsageError for an operator without a kernel
     """
     model = validate_model(module.clone(), observer)
-    if (why := why_whole(model)) is not None:
+    if (why := unsplittable_reason(model)) is not None:
         return ReplicaChoice(1, 1, 1.0, why)
     layout = lay_out(model, 0)
     if not layout.layers:

@@ -1,17 +1,17 @@
-"""Termination of a task: at once, or at the next step boundary of its training.
+"""Termination of a task: immediately, or at the next step boundary of its training.
 
 All tasks of a job get SIGTERM at the same time (SIGINT if it comes from a terminal), from the
 launcher or from Slurm. Outside of a run, the task wrapper raises Terminated in the main thread at
 once. In a run of the estimator:
 
 - The chief of a training continues to the next step boundary, writes a checkpoint, and ends. It
-  ends at once when a peer is lost, when the job's grace period is nearly over, and on a second
+  ends immediately when a peer is lost, when the job's grace period is nearly over, and on a second
   SIGINT that arrives after BURST_S.
 - MemoryX, the wafer and the streamers continue until the chief has ended, because the chief still
   reads the weights from them. The launcher signals them again when the chief's process has ended,
   for a task that does not check its connection to the chief at that moment.
 - Before the training begins, for instance in a compile, and in an evaluation there is nothing to
-  save: the chief ends at once, and its peers with it.
+  save: the chief ends immediately, and its peers with it.
 """
 
 import os
@@ -73,7 +73,7 @@ def never() -> bool:
 class DeferredTermination:
     """Context manager that defers a signal to end until the block is left.
 
-    The signal is delivered at once if `is_over` returns True when it arrives, when `grace_s` is
+    The signal is delivered immediately if `is_over` returns True when it arrives, when `grace_s` is
     nearly over, and when it is a second Ctrl-C. Outside of the main thread, which alone receives
     signals, this has no effect.
 

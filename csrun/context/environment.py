@@ -67,7 +67,7 @@ class SlurmAllocation:
     is_users: bool = False
 
 
-def users_job() -> int | None:
+def user_job() -> int | None:
     """Return the id of the Slurm job around this process, unless csrun submitted that job."""
     number = os.environ.get("SLURM_JOB_ID", "")
     return int(number) if number.isdigit() and ALLOCATION not in os.environ else None

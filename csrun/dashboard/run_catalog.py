@@ -60,7 +60,7 @@ class RunHistory(msgspec.Struct, frozen=True):
     after: int = 0
 
 
-class NoSuchRunError(UsageError):
+class UnknownRunError(UsageError):
     """Run that is not in the table."""
 
 
@@ -82,16 +82,16 @@ class RunCatalog:
         return found
 
     def row(self, run: str) -> RunRow:
-        """Return a row of the table. Raises: NoSuchRunError"""
+        """Return a row of the table. Raises: UnknownRunError"""
         if run not in self._rows:
             self.rows()
         try:
             return self._rows[run]
         except KeyError:
-            raise NoSuchRunError(f"run {run}: no such run; reload the page") from None
+            raise UnknownRunError(f"run {run}: no such run; reload the page") from None
 
     def model_dir(self, run: str) -> Path | None:
-        """Return the model_dir of a run. Raises: NoSuchRunError"""
+        """Return the model_dir of a run. Raises: UnknownRunError"""
         self.row(run)
         return self._table.by_id.get(run)
 
@@ -100,7 +100,7 @@ class RunCatalog:
 
         after: number of the first logged step to return; ignored if there are fewer steps now
 
-        Raises: NoSuchRunError; CsrunError if the scheduler does not answer
+        Raises: UnknownRunError; CsrunError if the scheduler does not answer
         """
         row = self.row(run)
         if row.job_id is None:
@@ -190,7 +190,7 @@ class RunCatalog:
     def log(self, run: str, task: str, search: str = "") -> dict[str, Any]:
         """Return the newest lines of a task's log that contain a text, ignoring case.
 
-        Raises: NoSuchRunError; UsageError for a log that the run does not have
+        Raises: UnknownRunError; UsageError for a log that the run does not have
         """
         folder = self._own_folder(self.row(run))
         if folder is None or task not in files_of(None, folder).logs:
@@ -203,7 +203,7 @@ class RunCatalog:
     def wafer(self, run: str) -> "WaferView | None":
         """Return the wafer of a run; None without a compile.
 
-        Raises: NoSuchRunError; CsrunError for a plan of another version
+        Raises: UnknownRunError; CsrunError for a plan of another version
         """
         model_dir = self.model_dir(run)
         compiled = None if model_dir is None else newest_compile(model_dir)

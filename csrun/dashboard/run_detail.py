@@ -64,15 +64,15 @@ def checkpoint_lines(model_dir: Path) -> tuple[CheckpointLine, ...]:
         changed_ns = model_dir.stat().st_mtime_ns
         if time.time_ns() - changed_ns > _CLOCK_NS:
             return _listed_at(model_dir, changed_ns)
-    return _listed_now(model_dir)
+    return _list_checkpoints(model_dir)
 
 
 @lru_cache
 def _listed_at(model_dir: Path, changed_ns: int) -> tuple[CheckpointLine, ...]:
-    return _listed_now(model_dir)
+    return _list_checkpoints(model_dir)
 
 
-def _listed_now(model_dir: Path) -> tuple[CheckpointLine, ...]:
+def _list_checkpoints(model_dir: Path) -> tuple[CheckpointLine, ...]:
     with suppress(UsageError, CsrunError, OSError):
         return tuple(
             CheckpointLine(c.name, c.step, c.nbytes, c.written_s, c.place, c.problem)

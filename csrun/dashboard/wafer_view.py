@@ -217,7 +217,7 @@ def _replay(
     if computing is None or (steps := _STEPS.match(path.name)) is None:
         return path.name, (), f"{path.name} has no visits"
     if plan.replicas > 1:
-        return path.name, (), f"{path.name} has no visits: replicas compute them at once"
+        return path.name, (), f"{path.name} has no visits: replicas compute them concurrently"
     found = _steps(int(steps[1]), processes, computing, plan, visits)
     problem = "" if found else f"{path.name} is not of the newest compile"
     return path.name, tuple(found[:MOST_STEPS_SHOWN]), problem

@@ -18,7 +18,7 @@ from csrun.data.input_operators import (
     StageClock,
     call_site,
     name_of,
-    why_in_turn,
+    sequential_reason,
 )
 from csrun.data.ops.batch import batched, padding_of
 from csrun.data.ops.cache import cached
@@ -359,7 +359,7 @@ class Dataset:
             nonempty(source)
             return source.deliveries(start, stride, self._threads, self._ahead, clock)
         if start or stride > 1:
-            self._opening.warn_of_replay(*why_in_turn(self.operators))
+            self._opening.warn_of_replay(*sequential_reason(self.operators))
         flow = self._batched(source)
         return self._opening.deliveries(flow, start, stride, self._ahead, clock)
 

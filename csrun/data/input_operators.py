@@ -124,7 +124,7 @@ class Timed:
         self._clock.add(self._stage, wall_s, cpu_s)
 
 
-def why_in_turn(operators: Sequence[InputOperator]) -> tuple[str, str]:
+def sequential_reason(operators: Sequence[InputOperator]) -> tuple[str, str]:
     """Return why a chain is a stream, and the remedy."""
     source = operators[0]
     if "iterable" in source.options:

@@ -65,7 +65,7 @@ def compile_run(
 ) -> Compiled:
     """Compile the model of a run, and report on its input function.
 
-    runs: True if a run up to step `last` follows at once.
+    runs: True if a run up to step `last` follows immediately.
     """
     check_batch_bytes(run.dataset)
     options = run_options(run, run_mode, target)

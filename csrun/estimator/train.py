@@ -98,7 +98,7 @@ def train(
         try:
             return _train(run, steps, max_steps, path, loop or TrainingLoop())
         except (KeyboardInterrupt, Terminated, PeerLost):
-            log.info(_where_to_resume(run.model_dir))
+            log.info(_resume_text(run.model_dir))
             raise
 
 
@@ -239,7 +239,7 @@ def _note_unscaled(plan: Plan) -> None:
         log.info(f"{CB16_UNSCALED} loss_scaling_factor: dynamic")
 
 
-def _where_to_resume(folder: Path) -> str:
+def _resume_text(folder: Path) -> str:
     newest = None
     with suppress(CsrunError):  # a damaged checkpoint is reported by the next run
         newest = checkpoints.latest(folder)

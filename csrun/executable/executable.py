@@ -294,7 +294,7 @@ class _OpenDirectory:
         try:
             # By descriptor: another file may take the name meanwhile.
             found = os.fstat(descriptor)
-            self.require_ours(found, name)
+            self.require_trusted(found, name)
             if not stat.S_ISREG(found.st_mode):
                 raise ValueError(f"{name} is not a regular file")
             with open(descriptor, "rb", closefd=False) as file:
@@ -305,7 +305,7 @@ class _OpenDirectory:
     def require_file(self, name: str) -> None:
         """Raises: OSError or ValueError if there is no regular file of this name"""
         found = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-        self.require_ours(found, name)
+        self.require_trusted(found, name)
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"{name} is not a regular file")
 
@@ -316,7 +316,7 @@ class _OpenDirectory:
             raise ValueError(f"{name} does not match its checksum")
         return data
 
-    def require_ours(self, found: os.stat_result, name: str = "") -> None:
+    def require_trusted(self, found: os.stat_result, name: str = "") -> None:
         """Raises: ForeignError if another account owns the file or may write it"""
         if self.is_known or (found.st_uid in (os.geteuid(), 0) and not found.st_mode & _BY_OTHERS):
             return
@@ -331,7 +331,7 @@ def _opened(directory: Path, is_known: bool) -> Iterator[_OpenDirectory]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         folder = _OpenDirectory(directory, descriptor, is_known)
-        folder.require_ours(os.fstat(descriptor))
+        folder.require_trusted(os.fstat(descriptor))
         yield folder
     finally:
         os.close(descriptor)

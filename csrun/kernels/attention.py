@@ -1,7 +1,8 @@
 """Scaled dot-product attention over preallocated arrays: one block of scores at a time.
 
-For each sample, head and block of queries the scores are computed, exponentiated and used at once.
-Only the result and each row's logsumexp are saved, from which backward recomputes the scores.
+For each sample, head and block of queries the scores are computed, exponentiated and used
+immediately. Only the result and each row's logsumexp are saved, from which backward recomputes the
+scores.
 
 Source: Dao et al. 2022, FlashAttention, section 3.1, with whole rows instead of blocks of keys
 """

@@ -10,7 +10,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.amp.autocast import autocast_as_precision
-from csrun.pytorch.amp.torch_scalers import torch_scalers_as_ours
+from csrun.pytorch.amp.torch_scalers import redirect_torch_scalers
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.group_patches import GroupPatches
 from csrun.pytorch.loop.patches import Patches
@@ -123,7 +123,7 @@ class Session:
             opened.enter_context(backward_as_method())
             loop = self._opened_loop(run, optimization, opened)
             opened.enter_context(autocast_as_precision(loop.scaled_loss.half))
-            opened.enter_context(torch_scalers_as_ours())
+            opened.enter_context(redirect_torch_scalers())
             opened.enter_context(pruning_refused(self._model, lambda: loop.has_begun))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)

@@ -134,7 +134,7 @@ def _lock(path: Path, holder: str) -> IO[str]:
                 "another model_dir"
             )
         # Its last holder may have deleted the file between our open and our lock.
-        if _is_there(path, file):
+        if _has_file(path, file):
             with suppress(OSError):  # on a full disk the lock has no name, but it is held
                 file.truncate(0)
                 os.write(file.fileno(), holder.encode())  # unbuffered, so close() writes nothing
@@ -166,7 +166,8 @@ def _try_lock(file: IO[str]) -> bool:
     return True
 
 
-def _is_there(path: Path, file: IO[str]) -> bool:
+def _has_file(path: Path, file: IO[str]) -> bool:
+    """Return whether a path still leads to an open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

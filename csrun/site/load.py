@@ -26,7 +26,7 @@ def load(name_or_path: str | None = None) -> Site:
     _refuse_duplicates(site, path)
     _refuse_impossible_defaults(site, path)
     _check_node_addresses(site, path)
-    _refuse_what_is_slurms(site, path)
+    _refuse_slurm_keys(site, path)
     return site
 
 
@@ -84,7 +84,7 @@ def _refuse_impossible_defaults(site: Site, path: Path) -> None:
         )
 
 
-def _refuse_what_is_slurms(site: Site, path: Path) -> None:
+def _refuse_slurm_keys(site: Site, path: Path) -> None:
     for key in ("slurm_options", "slurm_options_by_role", "prolog"):
         if getattr(site, key) and site.scheduler is not Scheduler.SLURM:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Execution of an administrator's command on a system, at once or after the current job."""
+"""Execution of an administrator's command on a system, immediately or after the current job."""
 
 import os
 import time

@@ -73,7 +73,7 @@ def test_a_trace_of_another_compile_and_a_damaged_plan_are_refused(
     assert (view.steps, view.problem) == ((), "steps_6_8.json is not of the newest compile")
     replicated = msgspec.structs.replace(read_plan(compiled), replicas=2)
     problem = wafer_view(replicated, SYSTEM, (other,)).problem
-    assert problem == "steps_6_8.json has no visits: replicas compute them at once"
+    assert problem == "steps_6_8.json has no visits: replicas compute them concurrently"
     other.write_text("[]")
     assert "cannot be read" in wafer_view(read_plan(compiled), SYSTEM, (other,)).problem
     (tmp_path / "plan.json").write_text("{}")

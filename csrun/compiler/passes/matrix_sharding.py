@@ -76,7 +76,7 @@ class MatrixSharding(Pass):
         return PassResult(bool(lines), tuple(lines))
 
 
-def left_whole(module: ModuleOp, most_bytes: int) -> list[str]:
+def unsharded_matrices(module: ModuleOp, most_bytes: int) -> list[str]:
     """Return for each larger matrix that was not sharded its name and the reason."""
     large = [op for op in _parameters(module) if rows_of_part(op, most_bytes) is not None]
     why = {op.symbol.data: uses_of(op).obstacle for op in large}

@@ -16,7 +16,7 @@ plan's visits load them: in training twice per batch, less often for the last gr
 layers used at several places; their gradients are sent once. With micro-batches both happens once
 per micro-batch, and so does the fixed time.
 
-R replicas of a pipelined model work at once, each on 1 / R of the batch: a layer's rates are R
+R replicas of a pipelined model run concurrently, each on 1 / R of the batch: a layer's rates are R
 times those of one replica. In training they sum their gradients in a ring: once per batch,
 2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, besides the
 activations.
@@ -24,8 +24,8 @@ activations.
 With several systems, in streaming, each computes its share of the batch: a layer's compute rate is
 the sum of theirs. The I/O of each carries its share of the inputs, and all weights and gradients.
 
-All layers: pipelined layers work at once, and the slowest one limits the rate; streamed layers use
-the whole wafer in turn. A batch takes an additional fixed time.
+All layers: pipelined layers run concurrently, and the slowest one limits the rate; streamed layers
+use the whole wafer in turn. A batch takes an additional fixed time.
 
     compute       = batch / (batch / pace + overhead)
     transmission  = the smallest of the layers', and of I/O bytes a second * batch / I/O bytes

@@ -39,7 +39,7 @@ class Segment:
 def cuts_of(layout: Layout) -> Iterator[tuple[Segment, ...]]:
     """Yield cuts of the forward pass: by scopes of each depth, one or several of them per segment.
 
-    The last segment is excluded, because its backward pass follows at once.
+    The last segment is excluded, because its backward pass follows immediately.
     """
     forward = [f for f in layout.functions if f.kernels[0].phase is Phase.FORWARD]
     paths = [_path(layout, function) for function in forward]

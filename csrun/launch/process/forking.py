@@ -28,7 +28,7 @@ from csrun.launch.process.task_link import bind_link, is_permitted, receive
 from csrun.launch.process.task_process import become_task, runs_in_process
 
 WAFER_MODULE = "csrun.runtime.roles.wafer"
-_SIGNALS = 1 << 12  # of one kind or another, at once
+_SIGNALS = 1 << 12  # bytes read at once, one per signal
 
 
 class Closable(Protocol):

@@ -19,7 +19,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
-    """Get a signal when the parent dies; at once if it is dead already."""
+    """Get a signal when the parent dies; immediately if it is dead already."""
     _prctl(_PR_SET_PDEATHSIG, int(signum))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signum)

@@ -1,4 +1,4 @@
-"""Resources of the cluster from sinfo; a request that can never run is refused at once."""
+"""Resources of the cluster from sinfo; a request that can never run is refused immediately."""
 
 import re
 import shutil

@@ -35,7 +35,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     Raises: UsageError if it can never run; CsrunError if Slurm does not answer
     """
     asked = _options(request, job_plan, site)
-    around = environment.users_job() if request.new_job else None
+    around = environment.user_job() if request.new_job else None
     given = _allocation(request, job_plan, site, asked)
     systems = systems_for(job_plan, site) if given is None else given.systems
     resources = sbatch.resources_of(request, site.gres_of(*systems), site, asked)
@@ -91,14 +91,14 @@ def _allocation(
 
     Raises: as `allocation.around`
     """
-    given, users_job = environment.allocation(), environment.users_job()
-    if given is not None or users_job is None:
+    given, user_job = environment.allocation(), environment.user_job()
+    if given is not None or user_job is None:
         return given
     if request.sbatch or request.new_job:
         environment.unset_job_variables()
         return None
     return allocation.around(
-        users_job,
+        user_job,
         job_plan,
         site,
         lambda gres: sbatch.resources_of(request, gres, site, asked),
@@ -124,7 +124,7 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
     )
     on_terminal = os.isatty(0) and os.isatty(1)
     # the user has chosen the nodes of a surrounding job
-    inside = environment.users_job() is not None
+    inside = environment.user_job() is not None
     elsewhere = None if inside else site.gres_node
     argv = cpu_argv(command, resources, wanted.output, elsewhere, on_terminal)
     return run_in_foreground(ForegroundCommand(argv, variables, grace_s=site.grace_s)).exit_code

@@ -3,7 +3,7 @@
 Started as `python -P -m csrun.launch.slurm.timed_command LIMIT_S GRACE_S CMD...` on the command's
 node. The limit therefore counts from the command's start instead of from its submission, and to the
 second, whereas Slurm's limit has a resolution of minutes. At the limit the command gets SIGTERM and
-its grace period; srun would kill it at once.
+its grace period; srun would kill it immediately.
 """
 
 import sys

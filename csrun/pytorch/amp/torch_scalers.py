@@ -100,9 +100,10 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 
 @contextmanager
-def torch_scalers_as_ours() -> Iterator[None]:
-    """Context manager in which enabled scalers of PyTorch are csrun's; afterwards they have its
-    scale.
+def redirect_torch_scalers() -> Iterator[None]:
+    """Context manager that replaces the methods of enabled PyTorch scalers by csrun's.
+
+    Afterwards these scalers have csrun's scale.
     """
     with ExitStack() as opened:
         for name, method in _METHODS.items():

@@ -28,7 +28,7 @@ class CheckpointDamagedError(Exception):
     """Damaged files of a checkpoint; the reader converts it to a CsrunError."""
 
 
-class CheckpointGoneError(CheckpointDamagedError):
+class CheckpointRemovedError(CheckpointDamagedError):
     """The file of a checkpoint's tensors is missing."""
 
 
@@ -184,7 +184,7 @@ class Checkpoint:
                 self._verify(name, array)
                 yield name, array
         except FileNotFoundError as error:
-            raise CheckpointGoneError(str(error)) from error
+            raise CheckpointRemovedError(str(error)) from error
         except KeyError as error:
             raise CheckpointDamagedError(f"the file has no tensor {error}") from error
         except (tensor_files.TensorFileError, OSError) as error:
@@ -314,13 +314,13 @@ def _head_and_size(path: Path) -> tuple[int, int]:
             head = 8 + int.from_bytes(file.read(8), "little")
             return head, os.fstat(file.fileno()).st_size
     except FileNotFoundError as error:
-        raise CheckpointGoneError(str(error)) from error
+        raise CheckpointRemovedError(str(error)) from error
 
 
 def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> CsrunError:
     found = newest_intact(model_dir, damaged=name)
     path, good = folder_files.tensors_path(model_dir, name), found.path if found else None
-    if isinstance(damage, CheckpointGoneError):
+    if isinstance(damage, CheckpointRemovedError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
             f"{path} no longer exists (removed by a running training?); {remedy} checkpoint_path"

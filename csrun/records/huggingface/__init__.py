@@ -2,19 +2,23 @@
 
 from csrun.records.huggingface.names import SourceTensors, joined, named, same, transposed
 from csrun.records.huggingface.saved_model import Folder, open_folder, size_in_bytes, write_folder
-from csrun.records.huggingface.tensor_conversion import ConvertedTensors, from_theirs, to_theirs
+from csrun.records.huggingface.tensor_conversion import (
+    ConvertedTensors,
+    tensors_from_huggingface,
+    tensors_to_huggingface,
+)
 
 __all__ = [
     "ConvertedTensors",
     "Folder",
     "SourceTensors",
-    "from_theirs",
     "joined",
     "named",
     "open_folder",
     "same",
     "size_in_bytes",
-    "to_theirs",
+    "tensors_from_huggingface",
+    "tensors_to_huggingface",
     "transposed",
     "write_folder",
 ]

@@ -25,7 +25,7 @@ class ConvertedTensors:
     unused: list[str]
 
 
-def from_theirs(
+def tensors_from_huggingface(
     folder: Folder,
     rules: Mapping[str, SourceTensors],
     shapes: Mapping[str, Shape],
@@ -122,7 +122,7 @@ def _blocks(shape: Shape, dtype: "np.dtype[Any]") -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, shape[0], step))
 
 
-def to_theirs(
+def tensors_to_huggingface(
     read: Callable[[str], Array],
     rules: Mapping[str, SourceTensors],
     shapes: Mapping[str, Shape],

@@ -42,7 +42,7 @@ class Training:
 
     After a signal to end it saves at the next step boundary and then lets the signal take effect.
     The context may be left and entered again, for a script that trains in several blocks; in
-    between, signals take effect at once, and no file is open.
+    between, signals take effect immediately, and no file is open.
 
     record: measurements of the run.
     step: next global step.

@@ -112,13 +112,13 @@ class RingSource:
         if rows == END_OF_DATA:
             ring.release()
             if self._to_the_last:
-                return self._take_of_others()
+                return self._take_from_others()
             self._rings.clear()
             return None
         self._uses[streamer].add(waited, produce_ns, slowest, slowest_ns)
         return GlobalBatch(slot.arrays, BatchCounts(rows, tuple(counts)))
 
-    def _take_of_others(self) -> GlobalBatch | None:
+    def _take_from_others(self) -> GlobalBatch | None:
         self._rings.pop(self._turn)
         if not self._rings:
             return None

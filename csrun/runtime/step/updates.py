@@ -18,9 +18,9 @@ class Updates:
     """Application of gradients, in the order of the plan's deliveries.
 
     A group's weights are not read again in a step once its gradients are complete, so its update
-    follows at once, or as soon as a checkpoint has copied its old values. With clipping to a global
-    norm all gradients must be complete first. Of several tasks each has its `own` groups; the norm
-    is over the gradients of all, and is written to the step's row of `numbers`.
+    follows immediately, or as soon as a checkpoint has copied its old values. With clipping to a
+    global norm all gradients must be complete first. Of several tasks each has its `own` groups;
+    the norm is over the gradients of all, and is written to the step's row of `numbers`.
 
     Shapes: numbers as of `numbers_view`
     """

@@ -59,7 +59,7 @@ class Listener:
         self._names_taken: set[str] = set()
         self._listening: dict[int, socket.socket] = {}
         unix, port = new_unix_name(), None
-        # Listen before the endpoint is written, since a reader can connect at once.
+        # Listen before the endpoint is written, since a reader can connect immediately.
         self._open(_unix_socket(unix))
         if folder.host is not None:
             try:

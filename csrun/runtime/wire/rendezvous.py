@@ -247,7 +247,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
 def _proven(folder: RunFolder, name: str) -> socket.socket:
     """Return an authenticated connection; one rejected under load is retried.
 
-    Pauses are random, so that tasks that came at once do not retry at once.
+    Pauses are random, so that tasks that came at the same time retry at different times.
     """
     endpoint = stored.read(folder.endpoint, Endpoint, "the chief's address", _RUN_AGAIN)
     deadline_s, pause_s = monotonic() + QUEUE_S, FIRST_PAUSE_S

@@ -103,12 +103,12 @@ def test_lines_before_a_task(word: str, line: str, code: int) -> None:
 def test_a_job_that_is_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CSRUN_ALL"))]:
         monkeypatch.delenv(name)
-    assert environment.users_job() is None
+    assert environment.user_job() is None
     for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_HET_SIZE", "SLURM_CONF", "SLURM_QOS"):
         monkeypatch.setenv(name, "12")
-    assert environment.users_job() == 12
+    assert environment.user_job() == 12
     monkeypatch.setenv("CSRUN_ALLOCATION", "-")
-    assert environment.users_job() is None  # csrun's own script
+    assert environment.user_job() is None  # csrun's own script
     environment.unset_job_variables()
     left = {name for name in os.environ if name.startswith("SLURM_")}
     assert left == {"SLURM_CONF", "SLURM_QOS"}

@@ -14,7 +14,7 @@ ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples may dif
 
 
 def _map_before_batch(here: PipelinePosition) -> Advice | None:
-    batch = _batch_to_come(here)
+    batch = _upcoming_batch(here)
     if batch is None:
         return None
     function, size = here.option("function"), batch.options["batch_size"]
@@ -23,7 +23,7 @@ def _map_before_batch(here: PipelinePosition) -> Advice | None:
     return Advice(now, change, saves=VECTORISED)
 
 
-def _batch_to_come(here: PipelinePosition) -> InputOperator | None:
+def _upcoming_batch(here: PipelinePosition) -> InputOperator | None:
     """Return a later batch operator that the function could follow instead."""
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or not batch.options.get("batch_size"):
@@ -48,7 +48,7 @@ def _is_worth_threads(here: PipelinePosition, batch_s: float) -> bool:
 
 def _map_serial(here: PipelinePosition) -> Advice | None:
     cpus, cost = here.pipeline.cpus, here.cost
-    if here.option("num_parallel_calls") is not None or cpus == 1 or _batch_to_come(here):
+    if here.option("num_parallel_calls") is not None or cpus == 1 or _upcoming_batch(here):
         return None
     if cost is None or not _is_worth_threads(here, cost.cpu_s):
         return None

@@ -124,7 +124,7 @@ def are_saved_through_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def runs_users_python(function: Callable[[], None]) -> bool:
+def runs_user_code(function: Callable[[], None]) -> bool:
     """Call a function, and return whether it has run the user's Python.
 
     True if another profiler is active.

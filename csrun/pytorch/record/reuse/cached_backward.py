@@ -15,7 +15,7 @@ import torch
 
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import GraphLeaf, RecordedOperator, Ref, TensorKind
-from csrun.pytorch.record.reuse.autograd_graph import graph_of, have_hooks, runs_users_python
+from csrun.pytorch.record.reuse.autograd_graph import graph_of, have_hooks, runs_user_code
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 
 MOST_KNOWN = 64  # graphs of a part of the loop
@@ -135,7 +135,7 @@ def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> Cache
     operators, kinds = len(recorder.operators), len(recorder.kinds)
     leaves = len(recorder.leaves)
     views = [(ref(tensor), tensor.value) for tensor in _views_of(recorder)]
-    is_users = runs_users_python(compute)
+    is_users = runs_user_code(compute)
     if is_users or len(recorder.leaves) != leaves:
         return None
     gradients: dict[str, Any] = {}
