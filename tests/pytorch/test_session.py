@@ -268,6 +268,13 @@ def test_what_forward_writes_is_state_and_what_reading_costs_is_said_once(tmp_pa
     assert "test_session.py:" in said[0]
 
 
+def test_a_line_that_reads_in_each_step_is_warned_about_once_after_a_pause_too(tmp_path, caplog):
+    ours = Script()
+    with ours.session(tmp_path):
+        ours.loop(6, read=lambda step: step != 22)  # as an evaluation interrupts a training
+    assert sum("reads a value in each step" in line for line in caplog.messages) == 1
+
+
 class Wrapped(optim.Optimizer):
     """An optimizer in another one, as Accelerate's `prepare` returns it."""
 

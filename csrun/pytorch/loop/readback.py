@@ -193,8 +193,12 @@ class Readback:
     def _count(self, step: int) -> None:
         self._in_a_row = self._in_a_row + 1 if step == self._last + 1 else 0
         self._last = step
-        if self._in_a_row == READ_IN_A_ROW:
+        if self._in_a_row != READ_IN_A_ROW:
+            return
+        line, warned = user_line(), self._run.lines_warned_of_reads
+        if line not in warned:
+            warned.add(line)
             log.warning(
-                f"{user_line()}: the loop reads a value in each step, so that no step is run "
+                f"{line}: the loop reads a value in each step, so that no step is run "
                 "ahead: read one every 50 steps to have up to 256 steps in one order"
             )

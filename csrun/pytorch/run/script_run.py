@@ -39,6 +39,7 @@ class ScriptRun(StepQueue):
     are_written: bool = False  # the loop has, or may have, written the model's tensors
     # parameters with a gradient at the last block's end
     left_gradients: frozenset[str] = frozenset()
+    lines_warned_of_reads: set[str] = field(default_factory=set)
     _writing: set[str] = field(default_factory=set)  # lines of writes to the weights
     _results: Results = field(default_factory=dict)
     _in_block: ExitStack = field(default_factory=ExitStack)
