@@ -63,7 +63,7 @@ def _trained(run: EstimatorRun, path: Path | None) -> checkpoints.Checkpoint:
     found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(run.model_dir)
     if found is None:
         raise UsageError(
-            f"{run.model_dir}: no checkpoint to evaluate; train first, or set checkpoint_path"
+            f"{run.model_dir}: no checkpoint to restore; train first, or set checkpoint_path"
         )
     return found
 

@@ -51,8 +51,9 @@ def _convert(
     params_settings.apply(raw, settings)
     if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
         section.update(overrides)
-    translate_original_keys(raw, schema, path)
-    return typed_yaml.convert(raw, schema, path)
+    source = f"{path} with --set" if settings else path
+    translate_original_keys(raw, schema, source)
+    return typed_yaml.convert(raw, schema, source)
 
 
 def _kind(raw: Any) -> str:

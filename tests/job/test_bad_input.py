@@ -75,8 +75,8 @@ def test_a_params_file_that_is_wrong(
 
 
 OPTIONS = [
-    (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; . has none"),
-    (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),
+    (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; the working directory has none"),
+    (("--mode", "eval"), "model_dir: no checkpoint to restore; train first"),
 ]
 
 

@@ -129,7 +129,7 @@ def test_a_script_that_catches_the_chiefs_error_goes_on_in_every_task(place: FcM
     script = place.copy(run=RUN_TEXT.replace(MAIN, MAIN + attempt))
     done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
     assert done.returncode == 0, done.stderr
-    assert "caught: model_dir: no checkpoint to evaluate" in done.stdout
+    assert "caught: model_dir: no checkpoint to restore" in done.stdout
     assert place.checkpoint(20).exists()
 
 

@@ -79,7 +79,10 @@ def test_any_key_is_set_and_options_come_first(path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("model.hidden_siz=1", r"model\.hidden_siz: unknown key; did you mean hidden_size"),
+        (
+            "model.hidden_siz=1",
+            r"params.yaml with --set: model\.hidden_siz: unknown key; did you mean hidden_size",
+        ),
         ("model.hidden_size=x", r"model\.hidden_size: must be a whole number, got 'x'"),
         ("model.hidden_size.a=1", r"--set model\.hidden_size\.a: model\.hidden_size is a value"),
         ("model", "--set: must be KEY=VALUE"),
@@ -98,7 +101,7 @@ def test_model_dirs_of_command_lines_are_those_of_the_script(tmp_path):
     )
     lines = [(), ("--model_dir", "e"), ("--set", "runconfig.model_dir=f")]
     assert model_dirs_of(script, lines) == ["d", "e", "f"]
-    with pytest.raises(UsageError, match=r"run\.py: runconfig\.see: unknown key"):
+    with pytest.raises(UsageError, match=r"run\.py with --set: runconfig\.see: unknown key"):
         model_dirs_of(script, [("--set", "runconfig.see=1")])
 
 

@@ -272,10 +272,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _those_in(folder: Path) -> str:
     """Return the names of the checkpoints in a folder, for a message."""
+    place = "the working directory" if folder == Path() else folder
     steps = folder_files.steps_in(folder)
-    names = ", ".join(map(folder_files.name_of, steps[:SHOWN_NAMES])) or "none"
+    if not steps:
+        return f"{place} has none: give a model_dir, or a file model-ckpt-STEP"
+    names = ", ".join(map(folder_files.name_of, steps[:SHOWN_NAMES]))
     more = len(steps) - SHOWN_NAMES
-    return f"{folder} has {names}{f' and {more} older ones' * (more > 0)}"
+    return f"{place} has {names}{f' and {more} older ones' * (more > 0)}"
 
 
 def _open_named(model_dir: Path, name: str) -> Checkpoint:
