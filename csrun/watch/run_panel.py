@@ -19,6 +19,7 @@ BAR_WIDTH = 20
 LEAST_SHARE = 0.005
 DECADES = 100  # ratio of the largest to the smallest value from which the scale is logarithmic
 _LABEL_WIDTH = 14
+_DAY_S = 86_400
 _MOST_DETAIL = 100
 
 
@@ -98,8 +99,9 @@ def _lines(
 def _end(run: RunProgress, now: datetime | None) -> str:
     if run.ends is None or now is None:
         return ""
-    left = format_duration(max(0.0, (run.ends - now).total_seconds()))
-    return f", ends {run.ends.astimezone():%H:%M:%S} (in {left})"
+    left = max(0.0, (run.ends - now).total_seconds())
+    date = "%Y-%m-%d %H:%M" if left >= _DAY_S else "%H:%M:%S"
+    return f", ends {run.ends.astimezone():{date}} (in {format_duration(left)})"
 
 
 def short(number: float) -> str:

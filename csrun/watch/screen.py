@@ -7,10 +7,12 @@ and shortened.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from textwrap import wrap
 
 from rich.console import Console
 from rich.segment import Segment
 
+from csrun.base.safe_text import printable_line
 from csrun.records.log_lines import for_terminal
 from csrun.watch.run_panel import run_lines
 from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot
@@ -32,6 +34,7 @@ FRAME_JOBS = 20
 FRAME_LOG_LINES = 10
 RUN_COLUMNS = 58  # width that a run needs, with its tasks to the right
 TASKS_GAP = 3
+MOST_WHY_LINES = 2
 LEAST_LOG = 2  # lines below a run; with less space, its time is one line
 ALL = 1 << 20
 _NO_JOBS = [Segment("no jobs yet: start one with csrun_wse", DIM)]
@@ -181,7 +184,9 @@ class _JobPanel:
         lines = [_title(detail, self.snapshot, self.console)]
         job = _line_of(detail, self.snapshot)
         if job.why:  # which the table of jobs cuts
-            lines.append([cell(job.why.partition("\n")[0], YELLOW)])
+            why = printable_line(job.why.partition("\n")[0][:MOST_CHARACTERS])
+            wrapped = wrap(why, width, max_lines=MOST_WHY_LINES, placeholder="…")
+            lines += [[Segment(each, YELLOW)] for each in wrapped]
         if job.started is None:
             lines.append([Segment("not started yet" if job.is_active else "never started", DIM)])
         elif not detail.can_read:

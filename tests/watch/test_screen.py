@@ -124,6 +124,16 @@ def test_why_a_job_failed_is_in_its_panel_where_the_table_cuts_it() -> None:
     detail = msgspec.structs.replace(DETAIL, run=None)
     snapshot = msgspec.structs.replace(SNAPSHOT, jobs=(job(2, "FAILED", why=why),), job=detail)
     assert why in drawn(snapshot, 80, 24, ScreenView(2))
+    text = drawn(snapshot, 40, 24, ScreenView(2))
+    assert "FileNotFoundError:" in text
+    assert "data/train.bin" in text
+
+
+def test_the_end_of_a_run_of_several_days_has_a_date() -> None:
+    for left, style in ((timedelta(minutes=9), "%H:%M:%S"), (timedelta(days=3), "%Y-%m-%d %H:%M")):
+        ends = NOW.astimezone() + left
+        detail = msgspec.structs.replace(DETAIL, run=msgspec.structs.replace(RUN, ends=ends))
+        assert f", ends {ends:{style}} (in " in drawn(msgspec.structs.replace(SNAPSHOT, job=detail))
 
 
 def test_a_run_that_is_silent_is_marked_while_its_job_lives() -> None:

@@ -16,6 +16,8 @@ from csrun.compiler.report.number_format import count, listed, percent, plain, s
 from csrun.executable import Estimate, Layer, Plan, nbytes_of
 from csrun.site import System
 
+_UNITS = (1e3, "ms"), (1e6, "µs"), (1e9, "ns")
+
 
 def work_of(plan: Plan, system: System) -> Work:
     """Return the work that a compiled model's estimate is based on."""
@@ -63,8 +65,8 @@ class Limit:
             "all kernels in sequence" if self.work.options.is_streaming else "the slowest kernel"
         )
         return (
-            f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, plus "
-            f"{_ms(self.work.overhead_s(self.constants))} of overhead: "
+            f"A batch of {self.work.batch_size:,} takes {_time(self._kernels_s)} for {whose}, plus "
+            f"{_time(self.work.overhead_s(self.constants))} of overhead: "
             f"{count(self.estimate.compute_samples_per_sec)} compute samples/s."
         )
 
@@ -119,7 +121,7 @@ class Limit:
             share = overhead_s / (overhead_s + self._kernels_s)
             part = "nearly 100 %" if share > 0.995 else percent(share)
             return (
-                f"fixed overhead, {_ms(overhead_s)} per batch, {part} of its time: "
+                f"fixed overhead, {_time(overhead_s)} per batch, {part} of its time: "
                 f"{self._larger_batch}"
             )
         return self._computation
@@ -206,5 +208,7 @@ class Limit:
         return words
 
 
-def _ms(seconds: float) -> str:
-    return f"{plain(1000 * seconds, 3)} ms"
+def _time(seconds: float) -> str:
+    """Format a time as 0.704 ms, 29.2 µs or 2 ns."""
+    scale, unit = next(each for each in _UNITS if seconds * each[0] >= 0.1 or each is _UNITS[-1])
+    return f"{plain(seconds * scale, 3)} {unit}"

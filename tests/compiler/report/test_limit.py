@@ -49,7 +49,7 @@ def test_the_fixed_time_of_a_batch():
         "samples/s."
     )
     assert limit.total == (
-        "A batch of 10 takes 0.00002 ms for the slowest kernel, plus 1 ms of overhead: "
+        "A batch of 10 takes 20 ns for the slowest kernel, plus 1 ms of overhead: "
         "10,000 compute samples/s."
     )
 
