@@ -38,9 +38,16 @@ class LibraryCase:
             self._sizes[array.name] = max(self._sizes.get(array.name, 0), extent(array))
 
     def run(
-        self, *numbers: float, bounds: Sequence[int] | None = None, at_end: bool = True
+        self,
+        *numbers: float,
+        bounds: Sequence[int] | None = None,
+        at_end: bool = True,
+        backward: bool = False,
     ) -> dict[str, np.ndarray]:
-        """The arrays after the call, by name, computed between these bounds of rows."""
+        """The arrays after the call, by name, computed between these bounds of rows.
+
+        backward: from the last rows to the first
+        """
         code = self.code
         memory = {}
         for array in code.parameters:
@@ -58,19 +65,21 @@ class LibraryCase:
                 "kernel.begin", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
             )
             begin(argument, 0, code.begin_rows)
-        for first, last in pairwise((0, self.rows) if bounds is None else bounds):
+        parts_of_rows = list(pairwise((0, self.rows) if bounds is None else bounds))
+        for first, last in reversed(parts_of_rows) if backward else parts_of_rows:
             run(argument, first, last)
         if code.has_epilogue:
             self._machine.function("kernel.end", ctypes.c_void_p)(argument)
         return {a.name: view.copy() for a, view in zip(code.parameters, views, strict=True)}
 
     def in_all_ways(self, *numbers: float) -> dict[str, np.ndarray]:
-        """The arrays; divisions of the rows, and guard pages on the other side, change no bit."""
+        """The arrays; no bit depends on how the rows are divided, nor on where guard pages are."""
         found = self.run(*numbers)
         others = [self.run(*numbers, at_end=False)]
         for count in (2, 3, 8):
             step = -(-self.rows // (count * self.code.cut)) * self.code.cut
-            others.append(self.run(*numbers, bounds=[*range(0, self.rows, step), self.rows]))
+            bounds = [*range(0, self.rows, step), self.rows]
+            others.append(self.run(*numbers, bounds=bounds, backward=count == 8))
         for other in others:
             for name, value in found.items():
                 np.testing.assert_array_equal(other[name], value, err_msg=name)

@@ -255,7 +255,11 @@ SAMPLES = pytest.mark.parametrize("rows", [1, 0])
 
 
 @SAMPLES
-@pytest.mark.parametrize("shape", [(1, 1), (4, 64), (3, 17, 5), (2, 300), (2, 4096 + 68)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1), (4, 64), (3, 65), (3, 17, 5), (2, 300), (2, 4096 + 1), (2, 4096 + 68)],
+    ids=str,
+)
 def test_masks_have_the_bits_of_the_numpy_form(shape, rows):
     rate, stream = 0.3, 11
     kernel = DropoutMask("dropout", array("mask", *shape, dtype="bool"), rate, stream, rows)
@@ -264,7 +268,11 @@ def test_masks_have_the_bits_of_the_numpy_form(shape, rows):
 
 
 @SAMPLES
-@pytest.mark.parametrize("shape", [(1, 1), (4, 64), (3, 17, 5), (2, 150), (2, 2048 + 34)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1), (4, 64), (3, 33), (3, 17, 5), (2, 150), (2, 2048 + 1), (2, 2048 + 34)],
+    ids=str,
+)
 def test_uniform_numbers_have_the_bits_of_the_numpy_form(shape, rows):
     kernel = Uniform("noise", array("numbers", *shape), 11, rows)
     assert_drawn_as_by_numpy(kernel, draws.UniformDraw if rows else draws.FixedUniformDraw, (11,))

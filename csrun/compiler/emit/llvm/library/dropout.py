@@ -98,10 +98,7 @@ class _DrawWriter:
     def write(self) -> None:
         """Write the loop over pieces."""
         code = self.function.code
-        full = self._blocks - self._blocks % COUNTERS
-        whole = self._columns == 2 * self._form.per_half * self._blocks
-        if full == self._blocks and not whole:
-            full -= COUNTERS
+        full = self._full_blocks
         with code.loop(FIRST, LAST) as number:
             sample = code.op("udiv", number, index(self.pieces))
             piece = code.op("sub", number, code.op("mul", sample, index(self.pieces)))
@@ -111,11 +108,18 @@ class _DrawWriter:
             first = code.op("mul", piece, index(PIECE))
             last = code.op("add", first, index(PIECE))
             is_end = code.compare("sge", last, index(self._blocks))
-            with code.loop(first, code.select(is_end, index(full), last), COUNTERS) as block:
+            with code.loop(first, code.call("smin", last, index(full)), COUNTERS) as block:
                 self._write_blocks(place, drawn, block, 0)
             if full < self._blocks:
                 with code.when(is_end):
-                    self._write_blocks(place, drawn, index(full), self._blocks - full)
+                    for ragged in range(full, self._blocks, COUNTERS):
+                        self._write_blocks(place, drawn, index(ragged), self._blocks - ragged)
+
+    @property
+    def _full_blocks(self) -> int:
+        """Counters in vectors of which all values are in the row; its second half is shorter."""
+        shorter = self._columns - self._form.per_half * self._blocks
+        return max(shorter, 0) // (COUNTERS * self._form.per_half) * COUNTERS
 
     def _sample(self, row: LaneValue) -> LaneValue:
         """Return the sample index of a row; a padding row has the values of the row it copies."""
