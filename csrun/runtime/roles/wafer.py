@@ -20,6 +20,7 @@ from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
 from csrun.executable.replica_plan import inputs_of_part
 from csrun.executable.store_places import numbers_view
 from csrun.executable.threads import threads_of
+from csrun.records import log_lines
 from csrun.runtime.remote.weights import RemoteWeights
 from csrun.runtime.roles.wafer_memory import WaferMemory, stall_waiter
 from csrun.runtime.step.engine import Engine, make_compute
@@ -303,6 +304,7 @@ def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) 
 
 def main(arguments: list[str]) -> None:
     """Join the run named on the command line and serve it."""
+    log_lines.configure()
     folder, job, secret_file, system = arguments
     run = RunFolder(Path(folder), job, read_secret(Path(secret_file)))
     join_run(run, wafer_name(system), serve)
