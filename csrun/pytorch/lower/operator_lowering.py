@@ -21,7 +21,6 @@ from csrun.pytorch.operators import EMITTED, Emission, emit_operator
 from csrun.pytorch.operators.base import (
     READERS_OF_SAVED,
     SMALL,
-    SMALL_AS,
     UNUSED,
     BackwardOnly,
     Complex,
@@ -169,13 +168,13 @@ class OperatorLowering:
         for ref, value in zip(op.results, found, strict=False):
             if ref is None or value is None:
                 continue
+            kind = self._recording.kind(ref)
+            if kind.dtype in SMALL and op.name not in VIEWS and isinstance(value, SSAValue):
+                value = self._emission.wrap(value, kind.dtype)
             self._values[ref] = value
             if isinstance(value, BackwardOnly):
                 continue
-            kind = self._recording.kind(ref)
-            is_view = op.name in VIEWS and kind.dtype in SMALL
-            name = SMALL_AS if is_view else name_of(real_type(kind.dtype))
-            expected = tensor_type(kind.shape, name)
+            expected = tensor_type(kind.shape, name_of(real_type(kind.dtype)))
             for part in value.parts if isinstance(value, Complex) else (value,):
                 assert part.type == expected, f"{op.name} of {op.line}: {part.type}, not {expected}"
             if isinstance(value, Complex):

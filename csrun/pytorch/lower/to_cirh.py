@@ -44,8 +44,6 @@ from csrun.pytorch.lower.operator_selection import (
 from csrun.pytorch.lower.source_line import SourceLine
 from csrun.pytorch.operators import Emission
 from csrun.pytorch.operators.base import (
-    SMALL,
-    SMALL_AS,
     Complex,
     name_of,
 )
@@ -169,8 +167,7 @@ class _Importer(OperatorLowering):
             self._constants[leaf.value] = leaf  # emit_operator where it is first read
             return
         if leaf.source in (LeafSource.INPUT, LeafSource.SCRIPT):
-            small = kind.dtype in SMALL
-            declared = tensor_type(kind.shape, SMALL_AS if small else name_of(kind.dtype))
+            declared = tensor_type(kind.shape, name_of(kind.dtype))
             value = self._input(leaf, declared)
         else:
             value = self._stored(leaf)

@@ -12,9 +12,10 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.batch_axes import Dependence, Dependences, dependence_in
 from csrun.cirh.builder import Builder
-from csrun.cirh.ops.arithmetic import ToCopyOp
+from csrun.cirh.ops.arithmetic import AddOp, SubOp, ToCopyOp
 from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.ops.rounding import RemainderOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, ViewOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, type_of
 from csrun.pytorch.record.recording import TensorKind
@@ -28,11 +29,14 @@ DTYPES: dict[torch.dtype, str] = {
     torch.int32: "int32",
     torch.int64: "int64",
     torch.bool: "bool",
+    torch.uint8: "int32",
+    torch.int8: "int32",
+    torch.int16: "int32",
 }
 #: Types of the parts of complex numbers.
 REAL_TYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-#: Small integers of a batch, such as pixels, which may be viewed, compared and cast.
-SMALL, SMALL_AS = frozenset({torch.uint8, torch.int8, torch.int16}), "int32"
+#: Small integers, such as pixels, which are computed as int32 and wrapped to their range.
+SMALL = frozenset({torch.uint8, torch.int8, torch.int16})
 #: Options about memory, which CIRH ignores.
 UNUSED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
@@ -127,6 +131,15 @@ class Emission:
         """Emit a cast."""
         return x if dtype(x) == to else self.emit(ToCopyOp, x, dtype=to)
 
+    def wrap(self, x: SSAValue, kind: torch.dtype) -> SSAValue:
+        """Emit an int32 modulo the range of a small integer type, as PyTorch stores it."""
+        low, high = torch.iinfo(kind).min, torch.iinfo(kind).max
+        count = self.full(high - low + 1, "int32")
+        if not low:
+            return self.emit(RemainderOp, x, count)
+        from_zero = self.emit(RemainderOp, self.emit(SubOp, x, self.full(low, "int32")), count)
+        return self.emit(AddOp, from_zero, self.full(low, "int32"))
+
     @property
     def dtype(self) -> str:
         """CIRH's name of the first result's element type."""
@@ -147,6 +160,7 @@ class Emission:
 
     def array(self, numbers: torch.Tensor) -> "SSAValue | Complex":
         """Emit a tensor that is the same in each step, of two parts if it is complex."""
+        numbers = numbers.int() if numbers.dtype in SMALL else numbers
         if numbers.is_complex():
             parts = torch.view_as_real(numbers.resolve_conj()).unbind(-1)
             return Complex(*(self.constant(part.numpy()) for part in parts))

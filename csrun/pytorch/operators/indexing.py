@@ -241,6 +241,8 @@ def wrap_negative(e: Emission, indices: SSAValue, size: int) -> SSAValue:
 def gather(
     e: Emission, x: SSAValue, dim: int, indices: SSAValue, sparse_grad: bool = False
 ) -> SSAValue:
+    if 0 in shape(indices):  # of any rank
+        return e.full(0, dtype(x), shape(indices))
     return e.emit(ops.GatherOp, x, indices, dim=axis(dim, x))
 
 

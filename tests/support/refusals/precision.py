@@ -126,11 +126,11 @@ def complex_batches(folder):
             kit.update(kit.criterion(kit.model(x.real), y))
 
 
-@refused_loop("bytes that the step computes with, as `mask.byte()`")
-def bytes_of_a_mask(kit):
+@refused_loop("unsigned integers of more than 8 bits, as by `mask.to(torch.uint16)`")
+def words_of_a_mask(kit):
     for x, y in kit.train:
         out = kit.model(x)
-        kit.update(kit.criterion(out * (out > 0).byte(), y))  # here
+        kit.update(kit.criterion(out * (out > 0).to(torch.uint16), y))  # here
 
 
 @refused_loop("`.to(device)`")
