@@ -76,7 +76,8 @@ def require_same_numbers(step: LoopStep, numbers: tuple[float, ...]) -> None:
     if step.numbers != numbers:
         raise UsageError(
             f"{user_line()}: lr, weight_decay or param_groups have changed since a value was read, "
-            "and the step has run with the old ones: read values after optimizer.step()"
+            "and the step has run with the old ones: read values after optimizer.step(), or use "
+            "initialize(fast=False)"
         )
 
 

@@ -62,6 +62,7 @@ class LoopStep:
     place: number of batches before it in the same `optimizer.step()`, known from `backward()` or
         the first read on.
     numbers: the optimizer's numbers with which it was ordered.
+    numbers_at_read: those of its groups when a value was first read, in a recorded step.
     is_updated: its update was queued before `optimizer.step()`.
     is_computed: the host's results are given.
     has_other_shapes: its shapes differ from those of step 1.
@@ -81,6 +82,7 @@ class LoopStep:
     recorded: RecordedStep | None = field(default=None, init=False)
     place: int = field(default=0, init=False)
     numbers: tuple[float, ...] = field(default=(), init=False)
+    numbers_at_read: list[tuple[float, ...]] | None = field(default=None, init=False)
     is_updated: bool = field(default=False, init=False)
     is_computed: bool = field(default=False, init=False)
     has_other_shapes: bool = field(default=False, init=False)

@@ -44,6 +44,7 @@ class RecordedStep:
     has_new_buffers: forward has created buffers of the model.
     modes, state: of the model and of the guards, at its first call.
     end_early: ends the recording when a value of a gradient is read.
+    before_read: called when a value is read before the step's end.
     gradients: their values.
     graph: graph of the recording; known after `finish`, as the next two.
     written_weights: parameters that forward has written; the step starts from their new values.
@@ -82,6 +83,7 @@ class RecordedStep:
         self._forward = ForwardCalls(self.calls.found, [], made, are_repeated)
         self._before, self._numbers = before, HostComputedValues(before.run, draw)
         self.end_early: Callable[[], None] = _no_end
+        self.before_read: Callable[[], None] = _ignore
         numbers = self._numbers
         self.gradients = RecordedGradients(numbers.compute, lambda: numbers.draw.batch)
         recorder.reader = self._number_so_far
@@ -102,6 +104,7 @@ class RecordedStep:
     def _number_so_far(self, traced: TracedTensor) -> torch.Tensor:
         """Return the numbers of a value that is read before the end of the step."""
         recorder, value = self._recorder, traced.value
+        self.before_read()
         so_far = recorder.so_far()
         if not is_of_forward(so_far, value):
             if norm_in(recorder.so_far(recorder.backward.gradients), value):
@@ -256,6 +259,10 @@ class RecordedStep:
                     tensor.data.copy_(traced.numbers())
                     traced.share(tensor.data)
         self._created = []
+
+
+def _ignore() -> None:
+    pass
 
 
 def _no_end() -> None:

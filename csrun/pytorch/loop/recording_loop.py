@@ -5,6 +5,7 @@ from functools import partial
 import torch
 
 from csrun.base.mode import RunMode
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.loop_base import LoopBase
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients, gradients_after
@@ -45,7 +46,23 @@ class RecordingLoop(LoopBase):
             follows,
         )
         recorded.end_early, recorded.calls.untracked = self._end_early, self._untracked
+        recorded.before_read = partial(self._note_numbers, step)
         return recorded
+
+    def _note_numbers(self, step: LoopStep) -> None:
+        """Note the optimizer's numbers when a value of a step is first read."""
+        if self._optimization is not None and step.numbers_at_read is None:
+            step.numbers_at_read = self._optimization.current_numbers()
+
+    def _record_if_numbers_change(self, step: LoopStep, recorded: RecordedStep) -> None:
+        """Record all further steps if the optimizer's numbers have changed since a value was read.
+
+        The program of another step would run with the old ones when the value is read.
+        """
+        assert self._optimization is not None, "of a training"
+        if step.numbers_at_read not in (None, self._optimization.current_numbers()):
+            cause = f"{user_line()}: lr or weight_decay change between a read and optimizer.step()"
+            self._variants.record_all(recorded, cause)
 
     def _record_after_all(self, cause: str) -> RecordedStep | None:
         """Record the current step because it differs from step 1.

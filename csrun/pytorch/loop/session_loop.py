@@ -47,6 +47,8 @@ class SessionLoop(TokenCalls):
         recorded = step.recorded
         if optimization.has_new_groups:
             self._take_groups()
+        if recorded is not None:
+            self._record_if_numbers_change(step, recorded)
         if recorded is None:
             self._edit(step, self._gradients.end())
         elif recorded.is_finished:

@@ -270,10 +270,16 @@ class Optimization:
             if kind == "count":
                 found.append(self._updates.value(number))
                 continue
-            group = groups[number]
-            momentum = self._rule.cycled_momentum(group) or 0.0
-            found += (float(group["lr"]), self._rule.decay(group), momentum)
+            found += self._numbers_in(groups[number])
         return tuple(found)
+
+    def _numbers_in(self, group: Mapping[str, Any]) -> tuple[float, ...]:
+        momentum = self._rule.cycled_momentum(group) or 0.0
+        return float(group["lr"]), self._rule.decay(group), momentum
+
+    def current_numbers(self) -> list[tuple[float, ...]]:
+        """Return each group's numbers now, such as its learning rate."""
+        return [*map(self._numbers_in, self._groups)]
 
     @cached_property
     def _fixed(self) -> list[tuple[Any, ...]]:

@@ -163,6 +163,18 @@ def another_loss_after_a_read(kit):
         kit.optimizer.step()
 
 
+@refused_loop("a learning rate set after a read, where steps 1-3 did not read")
+def rate_after_a_read(kit):
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        if step > 3:
+            loss.item()
+        loss.backward()
+        kit.optimizer.param_groups[0]["lr"] *= 0.9
+        kit.optimizer.step()  # here
+
+
 @refused_loop("a penalty of weights in the loss of some steps only")
 def penalty_in_some_steps(kit):
     for step, (x, y) in enumerate(kit.train):
