@@ -12,6 +12,7 @@ from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import map_arguments, written_by
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.plain_tensors import PlainTensors
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
 _ADD = torch.ops.aten.add_.Tensor
@@ -43,12 +44,14 @@ class HostBuffers:
         recorded have the same.
     live: names of those that forward reads or sets; their values are computed at once, and each
         step is recorded.
+    writes: number of writes of buffers that are also values of the step.
     """
 
     def __init__(self, recorder: _CountingRecorder) -> None:
         self._recorder = recorder
         self.increments: dict[str, int] = defaultdict(int)
         self.live: set[str] = set()
+        self.writes = 0
 
     def write(
         self, func: Any, given: Sequence[torch.Tensor], args: Any, kwargs: Mapping[str, Any]
@@ -63,8 +66,10 @@ class HostBuffers:
             return False
         if any(x is not given[0] for x in written_by(func, args, kwargs)):
             return False
+        if recorder.plain.leaf_of(given[0]) is not None:  # whose views see the write
+            return False
         is_count = func is _ADD and len(given) == 1 and not kwargs
-        if is_count and name not in self.live and recorder.plain.leaf_of(given[0]) is None:
+        if is_count and name not in self.live:
             self.increments[name] += int(args[1])
             return True
         if not recorder.may_read_in_forward:
@@ -73,6 +78,25 @@ class HostBuffers:
         args, kwargs = map_arguments(self._numbers_of, args, kwargs)
         call_for_user(func, args, kwargs)
         return True
+
+    def write_also(self, func: Any, target: TracedTensor, args: Any, kwargs: Any) -> None:
+        """Execute a write to the traced form of such a buffer, or to a view of it, on the buffer,
+        too.
+        """
+        recorder = self._recorder
+        with unrecorded():
+            buffer = recorder.plain.tensor_in(target.memory)
+        recorder.note_varying(f"forward writes {recorder.counter_name(buffer)}")
+        self._bring_up_to_date(buffer)
+        self.writes += 1
+
+        def number_of(given: Any) -> Any:
+            return _same_view(buffer, target) if given is target else self._numbers_of(given)
+
+        args, kwargs = map_arguments(number_of, args, kwargs)
+        with unrecorded(), torch.no_grad():
+            call_for_user(func, args, kwargs)
+        recorder.plain.note_write(buffer)
 
     def is_counter_read(self, statistics: torch.Tensor | None) -> bool:
         """True if the step reads the batch counter of a norm's statistics."""
@@ -131,3 +155,14 @@ class HostBuffers:
         self.live.add(name)
         if by := self.increments.pop(name, 0):
             call_for_user(_ADD, (tensor, by), {})
+
+
+def _same_view(base: torch.Tensor, view: TracedTensor) -> torch.Tensor:
+    """Return the view of a tensor that a traced one is of its own base."""
+    of = view.view_of
+    if of is None:
+        return base
+    with unrecorded(), torch.no_grad():
+        found = of.call(_same_view(base, of.base), *of.arguments, **of.keywords)
+    part: torch.Tensor = found[of.result] if isinstance(found, tuple | list) else found
+    return part

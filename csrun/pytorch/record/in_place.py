@@ -62,6 +62,8 @@ class InPlaceWrites:
         for target in targets:
             self._check(func, target)
         found = compute()
+        for target in filter(self._is_counter, targets):
+            self._recorder.counters.write_also(func, target, args, kwargs)
         made = found if isinstance(found, tuple | list) else [found]
         for target, new in zip(targets, made[-len(targets) :], strict=True):
             self._replace_value(target, self._as_type_of(target, new))
@@ -140,9 +142,14 @@ class InPlaceWrites:
     def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[TracedTensor]:
         return [t for t in written_by(func, args, kwargs) if isinstance(t, TracedTensor)]
 
+    def _is_counter(self, target: TracedTensor) -> bool:
+        """True for a view of an integer or boolean buffer that forward may write."""
+        is_counter = target.memory.stored.startswith(("integer", "boolean"))
+        return is_counter and self._recorder.may_read_in_forward
+
     def _check(self, func: Any, target: TracedTensor) -> None:
-        refusal = self._recorder.refusal
-        if target.memory.stored and not target.memory.stored.startswith("buffer"):
+        refusal, stored = self._recorder.refusal, target.memory.stored
+        if stored and not stored.startswith("buffer") and not self._is_counter(target):
             remedy = "write x = x * 2 instead of x *= 2"
             if target.memory.stored.startswith("parameter"):
                 remedy = (

@@ -13,7 +13,7 @@ from csrun.pytorch.record.arguments import map_arguments
 from csrun.pytorch.record.equal_bits import have_equal_bits
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
 from csrun.pytorch.record.torch_modes import unrecorded
-from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor
 
 aten = torch.ops.aten
 #: Operators on sparse matrices, with their dense equivalents.
@@ -135,6 +135,17 @@ class PlainTensors:
         """Return the value of a tensor's last leaf."""
         known = self._known.get(id(tensor))
         return None if known is None else known[2].value
+
+    def tensor_in(self, memory: TracedStorage) -> torch.Tensor:
+        """Return the tensor whose leaf has this memory."""
+        return next(each for each, _, made in self._known.values() if made.memory is memory)
+
+    def note_write(self, tensor: torch.Tensor) -> None:
+        """Keep the leaf of a tensor that was written like its leaf."""
+        with unrecorded():
+            numbers = tensor.detach().clone()
+        self._copies[id(tensor)] = tensor, numbers
+        self._known[id(tensor)] = tensor, numbers, self._known[id(tensor)][2]
 
     def note_leaf(
         self, tensor: torch.Tensor, numbers: torch.Tensor, made: TracedTensor, leaf: GraphLeaf

@@ -121,8 +121,8 @@ class CallDescription:
     def _counted(self) -> tuple[object, ...]:
         """Return counts that a known call must not change."""
         recorder = self._recorder
-        written = recorder.writes.by_host.written
-        return recorder.draws.count, len(recorder.host.results), len(written)
+        written = len(recorder.writes.by_host.written) + recorder.counters.writes
+        return recorder.draws.count, len(recorder.host.results), written
 
     # Arguments.
 
