@@ -335,7 +335,8 @@ def keep_results(
         if variant.outputs and is_wanted:
             found = program.result(slot, 0).outputs
             for ref in variant.outputs:
-                numbers = torch.from_numpy(np.array(found[output_name(ref)]))
+                returned = torch.from_numpy(np.array(found[output_name(ref)]))
+                numbers = returned.to(variant.recording.kind(ref).dtype)  # which may be smaller
                 place = variant.shape.slot_of(ref)
                 step.outputs.outputs[ref] = step.outputs.without_padding(place, numbers)
             for ref in scaled.intersection(variant.outputs):

@@ -4,7 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import beside  # noqa: E402
 from support.torch_rows import check_exact, named  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
 HIGH = {torch.uint8: 255, torch.int8: 127, torch.int16: 1 << 13}
@@ -41,3 +43,30 @@ def selections(x):
 
 def test_small_integers_wrap_as_pytorchs(tmp_path):
     check_exact(named(sums, mixed, selections), tmp_path)
+
+
+class Bytes(nn.Linear):
+    """Returns small integers, too."""
+
+    def __init__(self):
+        super().__init__(6, 4)
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out, (out > 0).byte() + 254, (out * 60).to(torch.int8)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_loop_reads_small_integers_in_their_own_type(tmp_path, fast):
+    def loop(kit):
+        found = []
+        for x, y in (batch for _ in range(2) for batch in kit.train):
+            out, mask, small = kit.model(x)
+            loss = kit.criterion(out, y)
+            assert mask.numpy().dtype == "uint8"
+            found += [mask.sum().item(), (mask + 1).double().mean(), (small - 100).double().mean()]
+            kit.update(loss)
+            found.append((small * mask).double().mean())
+        return found
+
+    beside(loop, tmp_path, Bytes(), settings={"fast": fast})
