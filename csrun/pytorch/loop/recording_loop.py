@@ -46,12 +46,15 @@ class RecordingLoop(LoopBase):
             follows,
         )
         recorded.end_early, recorded.calls.untracked = self._end_early, self._untracked
-        recorded.before_read = partial(self._note_numbers, step)
+        recorded.before_read = self._note_numbers
         return recorded
 
-    def _note_numbers(self, step: LoopStep) -> None:
-        """Note the optimizer's numbers when a value of a step is first read."""
-        if self._optimization is not None and step.numbers_at_read is None:
+    def _note_numbers(self) -> None:
+        """Note the optimizer's numbers when a value of the step is first read."""
+        step = self._step
+        if self._optimization is None or step is None:
+            return
+        if step.numbers_at_read is None:
             step.numbers_at_read = self._optimization.current_numbers()
 
     def _record_if_numbers_change(self, step: LoopStep, recorded: RecordedStep) -> None:
