@@ -138,13 +138,12 @@ class Session:
     ) -> SessionLoop:
         """Return the loop of the block, with the user's objects patched."""
         model = self._model
+        cause = "" if self._settings.fast else "cbtorch.initialize(fast=False)"
         if isinstance(model, ModelGroup):
             model.take_forward()
-            cause = f"{self.line}: updates are recorded with the step"
             updating = UpdatingLoop(run, self.line, model, optimization, model.forward, cause)
             opened.enter_context(GroupPatches(updating, model))
             return updating
-        cause = "" if self._settings.fast else "cbtorch.initialize(fast=False)"
         loop = SessionLoop(run, self.line, model, optimization, model.forward, cause)
         opened.enter_context(Patches(loop, model, optimization))
         return loop

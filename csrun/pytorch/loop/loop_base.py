@@ -44,6 +44,7 @@ class LoopBase:
     """
 
     RECORDED: ClassVar[type[RecordedStep]] = RecordedStep
+    HAS_UPDATES: ClassVar = False  # in its steps
     TAKES_ARGUMENTS: ClassVar = False  # also if a loader gives the batch
 
     def __init__(
@@ -63,6 +64,7 @@ class LoopBase:
             model,
             lambda: self._guards.changed,
             recorded_for,
+            has_updates=self.HAS_UPDATES,
         )
         self._step: LoopStep | None = None
         self._untracked = UntrackedWrites()
@@ -137,6 +139,9 @@ class LoopBase:
     def end_step(self) -> None:
         """End the current step, if one is open."""
         raise NotImplementedError
+
+    def settle_updates(self) -> None:
+        """Make the store have the weights of the script's current line."""
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Handle a call of a PyTorch function on tokens."""

@@ -25,7 +25,7 @@ from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
 from csrun.pytorch.step.tokens import has_values_of_steps
-from csrun.pytorch.step.variant import Batches
+from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.user import SessionLoader
 
 log = logging.getLogger("csrun")
@@ -128,6 +128,8 @@ class LoopSteps(RecordingLoop):
         if known is None:
             variant = self._variants.at(*key)
             known, given = self._variants.checked(variant, key, batch)
+        if known is not None and self._is_recorded_again(known):
+            known = None
         status = StepStatus(StepPhase.RECORDING if known is None else StepPhase.TOKENS)
         outputs = StepOutputs(run.count, status, batch, run.updates)
         self._step = step = LoopStep(outputs, batches, number, known or variant, key[-1], rows)
@@ -136,15 +138,19 @@ class LoopSteps(RecordingLoop):
             return self._begin_recorded(step, key)
         if given is not None:
             step.take_results(given)
-        if known.shape.takes_weights:
+        if known.shape.takes_weights or self.HAS_UPDATES:
             self._weight_calls.begin()
         return known.shape.tokens_of_batch(self, outputs)
 
     def _begin_recorded(self, step: LoopStep, key: Key) -> Any:
-        if cause := self._variants.cause_of(key):
+        if cause := self._variants.reason_to_record(key):
             self._run.recorded_steps[cause] += 1
         step.recorded = self._record(step, key, follows=bool(cause))
         return step.recorded.batch
+
+    def _is_recorded_again(self, variant: StepVariant) -> bool:
+        """True if the next step of a checked variant is recorded."""
+        return False
 
     def _apply_script_changes(self) -> None:
         """Apply the script's changes since the last step; check that they are allowed."""

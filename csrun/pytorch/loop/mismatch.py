@@ -100,6 +100,15 @@ def another_loss(step: LoopStep | None, loss: LazyTensor) -> UsageError:
     )
 
 
+def left_early(step: LoopStep) -> UsageError:
+    """Return the error for a step that is left before the calls of step 1, and has run."""
+    number = step.outputs.number + 1
+    return UsageError(
+        f"{user_line()}: step {number} cannot be recorded, since a tensor or a module that it used "
+        "has changed since: make the same calls in each step, or initialize(fast=False)"
+    )
+
+
 def is_of_loader(value: Any) -> bool:
     """True if a value is the batch of a finished step, or computed from one."""
     return _stale_reason(value, None) is AFTER_ITS_STEP

@@ -33,7 +33,7 @@ from csrun.pytorch.record.rows.padded import (
     padded_rows_of,
     valid_rows_in,
 )
-from csrun.pytorch.step.expected_calls import MODEL
+from csrun.pytorch.step.expected_calls import BACKWARD, MODEL, UPDATE
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.step_outputs import Slot
@@ -155,6 +155,25 @@ class RecordedGraph:
         first, own = variant.recording, self.recording
         return changed_values(first, variant.goals, own, self._goals())
 
+    def are_of_updates(self, changed: ChangedValues) -> bool:
+        """True for numbers that the optimizers compute in each step."""
+        updates = [call.operators for call in self._forward.calls if call.operators]
+        return not changed.constants and all(
+            any(each.start <= place.operator < each.stop for each in updates)
+            for place in changed.numbers
+        )
+
+    @property
+    def are_written_by_updates(self) -> bool:
+        """True if forward and the optimizers make all next values of weights and buffers."""
+        made_by = {r: n for n, op in enumerate(self.recording.operators) for r in op.results}
+        updates = [call.operators for call in self._forward.calls if call.operators]
+        return all(
+            any(each.start <= made_by.get(value, -1) < each.stop for each in slices)
+            for slices in [[*self._forward.operators, *updates]]
+            for value in self.recording.written.values()
+        )
+
     def line_of(self, changed: ChangedValues) -> str:
         """Return the user's line of one of the changed values."""
         return changed.first_line(self.recording)
@@ -203,7 +222,8 @@ class RecordedGraph:
         """Return the values that the loop reads, or that calls outside of the loss's computation
         return.
         """
-        recording, calls = self.recording, self._forward.calls
+        recording = self.recording
+        calls = [call for call in self._forward.calls if call.name not in (BACKWARD, UPDATE)]
         read = [r.value for r in recording.reads if is_of_forward(recording, r.value)]
         if recording.loss is None:
             results = [c.results for c in calls if c.name != MODEL or not read]
@@ -211,6 +231,9 @@ class RecordedGraph:
             loss = ancestors(recording, [recording.loss])
             results = [c.results for c in calls if loss.isdisjoint(refs_in(c.results))]
         read += [ref for ref in refs_in(results) if is_of_forward(recording, ref)]
+        if len(calls) < len(self._forward.calls):  # losses, which no single value stands for
+            made = refs_in([call.results for call in calls])
+            read += [ref for ref in made if recording.kind(ref).shape == ()]
         found = dict.fromkeys(variant.shape.bases_of(recording, read))
         found.update(dict.fromkeys(variant.evaluated_buffers.values()))
         for each in recording.reads:

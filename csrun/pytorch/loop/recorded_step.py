@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._pytree import tree_map, tree_structure
@@ -51,6 +51,7 @@ class RecordedStep:
     live_counters: integer buffers that it reads or writes.
     """
 
+    CALLS: ClassVar[type[Calls]] = Calls
     graph: RecordedGraph
     written_weights: Mapping[str, torch.nn.Parameter]
     live_counters: Collection[str]
@@ -77,7 +78,7 @@ class RecordedStep:
         self.state = 0
         self._recorder = recorder = StepRecorder(model)
         recorder.takes_arguments, recorder.repeated.known = takes_arguments, known
-        self.calls = Calls(recorder, later)
+        self.calls = self.CALLS(recorder, later)
         made = recorder.draws.made
         are_repeated = recorder.has_updates or follows
         self._forward = ForwardCalls(self.calls.found, [], made, are_repeated)

@@ -97,7 +97,7 @@ class RecordingLoop(LoopBase):
         recorded.close_first(self._weight_calls.remove)
         self._step = step
         arrays = began.variant.shape.arrays
-        traced = TracedTokens(recorded, began.outputs, arrays, self._state)
+        traced = TracedTokens(recorded, began.outputs, arrays, self._state, self._modes)
         state = torch.get_rng_state() if began.has_drawn else None
         for made in began.calls:
             traced.call_again(made)

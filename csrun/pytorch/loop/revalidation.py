@@ -63,17 +63,22 @@ class Revalidations:
         self, variant: StepVariant, state: int, batch: Callable[[], Any] | None
     ) -> "Revalidation | None":
         """Return the revalidation of a step that begins, or None. state: of the guards."""
-        shape, now = variant.shape, self._replay.done // self._every
-        self._unseen[shape] = variant, state
+        self._unseen[variant.shape] = variant, state
+        if not (reason := self.reason(variant.shape)):
+            return None
+        where = f"{self._replay.done + 1}, {reason}"
+        numbers = batch() if batch is not None and variant.shape.host.has_results else None
+        return Revalidation(self._model, variant, where, self._note_unchanged, numbers)
+
+    def reason(self, shape: LoopShape) -> str:
+        """Return why a step that begins is compared with step 1; empty if it is not."""
+        now = self._replay.done // self._every
         is_behind = self._at.setdefault(shape, now) != now
         is_set = self._is_set(shape)
         if not (is_behind or is_set) or self._replay.is_on:
-            return None
+            return ""
         self._at[shape] = now
-        where = f"after the loop has set {self._sets.last}" if is_set else BEHIND
-        where = f"{self._replay.done + 1}, {where}"
-        numbers = batch() if batch is not None and variant.shape.host.has_results else None
-        return Revalidation(self._model, variant, where, self._note_unchanged, numbers)
+        return f"after the loop has set {self._sets.last}" if is_set else BEHIND
 
     def has_other_hooks(self, variant: StepVariant) -> bool:
         """True if hooks of gradients have changed since forward's Python ran for a variant."""

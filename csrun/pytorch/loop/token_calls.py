@@ -193,7 +193,7 @@ class TokenCalls(LoopSteps):
             return None
         if not step.note(expected, func, args, kwargs, leaves):
             return None
-        if is_first:
+        if is_first and not self.HAS_UPDATES:  # of which whole steps are recorded again
             batch = step.outputs.batch
             step.revalidation = self._revalidations.begun(step.variant, step.guards, batch)
         if step.revalidation is not None:

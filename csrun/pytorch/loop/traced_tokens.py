@@ -1,5 +1,6 @@
 """Traced tensors that replace tokens: a step that began on tokens is recorded after all."""
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from csrun.pytorch.loop.host_eval import Computation, LazyResult, Result
 from csrun.pytorch.loop.loop_step import TokenCall
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.expected_calls import BACKWARD
 from csrun.pytorch.step.loop_writes import result_of
+from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs, StepValue
 from csrun.pytorch.step.tokens import Token
 
@@ -20,6 +23,7 @@ class TracedTokens:
 
     outputs: of the step on tokens; arrays: slots of its batch.
     state: returns the modes of the model and the state of its guards.
+    modes: those of the model.
     """
 
     def __init__(
@@ -28,12 +32,16 @@ class TracedTokens:
         outputs: StepOutputs,
         arrays: Sequence[Slot],
         state: Callable[[], tuple[tuple[bool, ...], int]],
+        modes: Modes,
     ) -> None:
         self._recorded, self._outputs, self._state = recorded, outputs, state
+        self._modes = modes
         batch = [leaf for leaf in tree_leaves(recorded.batch) if isinstance(leaf, TracedTensor)]
         self._traced: dict[Slot, TracedTensor] = dict(zip(arrays, batch, strict=True))
         self._computed: dict[Computation, list[Any]] = {}
-        outputs.recorded = self._traced
+        # gradients as backward() has left them, which the loop may write
+        self._unwritten: dict[Slot, TracedTensor] = {}
+        outputs.recorded = ChainMap(self._unwritten, self._traced)
 
     def call_again(self, made: TokenCall) -> None:
         """Repeat a call of the loop, whose results it has as tokens."""
@@ -45,7 +53,8 @@ class TracedTokens:
             self._recorded.within(made.expected.scope),
         ):
             if made.is_of_model:
-                found = self._recorded.call(made.func, args, kwargs, *self._state())
+                with self._modes.kept_as(made.expected.how[1]):
+                    found = self._recorded.call(made.func, args, kwargs, *self._state())
             else:
                 found = result_of(made.func, args, made.func(*args, **kwargs))
         for slot, traced in zip(
@@ -53,6 +62,8 @@ class TracedTokens:
         ):
             if isinstance(slot, Slot):
                 self._traced[slot] = traced
+                if made.expected.name == BACKWARD:
+                    self._unwritten[slot] = traced.snapshot()
 
     def of(self, tree: Any) -> Any:
         """Replace each token, and each lazy result of tokens, in arguments by a traced tensor."""
@@ -62,6 +73,8 @@ class TracedTokens:
         if isinstance(leaf, Token | StepValue) and leaf.step is self._outputs:
             at = leaf.in_step if isinstance(leaf, Token) else leaf
             found = self._traced.get(at.slot)
+            if leaf is at:
+                found = self._unwritten.get(at.slot, found)
             return leaf if found is None else _apart(found, at.is_detached)
         if isinstance(leaf, LazyResult):
             if not self._is_of_step(leaf.result.of):

@@ -25,6 +25,9 @@ class OpenLoop(Protocol):
     def end_step(self) -> None:
         """End it."""
 
+    def settle_updates(self) -> None:
+        """Make the store have the weights of the script's current line."""
+
 
 class UserState:
     """State of the model and of the optimizer, as the loop reads and writes it.
@@ -80,6 +83,7 @@ class UserState:
 
         Raises: UsageError within a step, whose gradients belong to the weights before
         """
+        self._loop.settle_updates()
         if self._evaluates:
             self._loop.end_step()
         step = self._loop.step
@@ -106,6 +110,7 @@ class UserState:
 
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
+        self._loop.settle_updates()
         step = self._loop.step
         is_recorded = step is not None and not self.is_in_store
         is_early = is_recorded and not self._run.users.are_current

@@ -21,6 +21,7 @@ from csrun.pytorch.user import SessionLoader
 Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model, state of its guards
 
 log = logging.getLogger("csrun")
+_HAS_UPDATES = "updates are recorded with the step"
 
 
 class VariantCache:
@@ -32,6 +33,8 @@ class VariantCache:
     session: equal for Sessions that share their variants.
     changed: returns the name of the last change among values that forward reads.
     recorded_for: reason why all steps are recorded; empty if they are not.
+    has_updates: steps have their own updates. A variant is found by its graph, as if all steps were
+        recorded, and is then expected of the next ones.
     """
 
     def __init__(
@@ -41,8 +44,11 @@ class VariantCache:
         model: torch.nn.Module,
         changed: Callable[[], str],
         recorded_for: str,
+        *,
+        has_updates: bool = False,
     ) -> None:
         self._run, self._changed, self._recorded_for = run, changed, recorded_for
+        self._has_updates = has_updates
         self._causes = run.recorded_parts(session)
         self._variants: dict[Key, StepVariant] = {}
         self._earlier = run.variants_of(session, self._variants)
@@ -64,7 +70,7 @@ class VariantCache:
 
         None if it is not known, or if all steps of its part are recorded.
         """
-        if self.cause_of((loader, rows, modes)):
+        if self.reason_to_record((loader, rows, modes)):
             return None
         variant = self._variants.get((loader, rows, modes, state))
         return (
@@ -113,13 +119,19 @@ class VariantCache:
         return sorted(checked, key=lambda each: each.unpadded is not None)
 
     def cause_of(self, key: Key) -> str:
-        """Return why all steps of a part of the loop are recorded; empty if they are not."""
+        """Return why steps of a part of the loop may be different programs; else empty text."""
+        return self.reason_to_record(key) or (_HAS_UPDATES if self._has_updates else "")
+
+    def reason_to_record(self, key: Key) -> str:
+        """Return why the next steps of a part of the loop are recorded; empty if they need not
+        be.
+        """
         return self._recorded_for or self._causes.get(key[:3], "")
 
     def record_all(self, recorded: RecordedStep, cause: str) -> None:
         """Record all further steps of a recorded step's part, and log that once."""
         self._last = None
-        if not self.cause_of(recorded.key) and cause not in self._causes.values():
+        if not self.reason_to_record(recorded.key) and cause not in self._causes.values():
             log.info(f"{cause}: each step is recorded, since its graph may be another")
         for modes in (recorded.key[2], recorded.modes or recorded.key[2]):
             self._causes.setdefault((*recorded.key[:2], modes), cause)
@@ -158,6 +170,8 @@ class VariantCache:
         found = self._variants.get((loader, rows, modes, state))
         if found is None or found.shape.modes != modes or not self.is_checked(found):
             return None
+        if self.reason_to_record((loader, rows, modes)):
+            return None
         return self._edited.latest(found)
 
     def learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
@@ -168,7 +182,7 @@ class VariantCache:
         graph, accumulates = recorded.graph, self._run.accumulates
         graph.pad_rows(self._alike(recorded), accumulates)
         if variant is not None and (what := graph.difference(variant, accumulates)):
-            if not graph.has_other_shapes(variant):
+            if not graph.has_other_shapes(variant) and not self._has_updates:
                 self.record_all(recorded, what)
             variant = None
         if variant is None:
@@ -234,8 +248,9 @@ class VariantCache:
         """Make the script's values that differ from a variant's inputs of each step."""
         for variant in alike:
             if changed := recorded.graph.changed_values(variant):
-                line = recorded.graph.line_of(changed)
-                self.record_all(recorded, f"{line}: a tensor or number of the script changes")
+                if not recorded.graph.are_of_updates(changed):
+                    line = recorded.graph.line_of(changed)
+                    self.record_all(recorded, f"{line}: a tensor or number of the script changes")
                 recorded.graph.read_model(self._run.stored_names)
                 recorded.graph.take_with_step(changed, variant)
                 return

@@ -294,9 +294,10 @@ class WeightCalls(TorchFunctionMode):
         self.is_on = self._is_in_call = self._is_left_over = False
 
     def begin(self) -> None:
-        """Enter the mode."""
-        self.__enter__()
-        self.is_on = True
+        """Enter the mode, unless a call in which it was ended has put it back."""
+        if not self._is_left_over:
+            self.__enter__()
+        self.is_on, self._is_left_over = True, False
 
     def end(self) -> None:
         """End the mode, if it was entered.

@@ -78,9 +78,9 @@ class HeldStates:
             if (found := traced(entry.tensor)) is not entry.tensor:
                 entry.put(found)
 
-    def hold_new(self) -> str:
+    def hold_new(self) -> bool:
         """Register buffers for values of the step, or tensors of other entries, that the optimizers
-        have put into new entries; return the first one's name, empty if there are none.
+        have put into new entries; False if there are none.
         """
         buffers, entries = self._buffers(), self._all_entries()
         stay = _ids_in_place(entries, buffers)
@@ -93,7 +93,7 @@ class HeldStates:
         for entry in found.values():
             with unrecorded():
                 self._hold(entry.name, torch.zeros(entry.tensor.shape, dtype=entry.tensor.dtype))
-        return next((x.name for x in found.values()), "")
+        return bool(found)
 
     def take_replaced(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Make tensors that the optimizers have put in place of the buffers replace these in the

@@ -55,6 +55,8 @@ class InPlaceWrites:
         targets = self._written_traced(func, args, kwargs)
         if torch.Tag.inplace_view in func.tags:
             return self._reshape(func, targets[0], args, kwargs)
+        if any(target.memory.stored for target in targets):
+            self._recorder.note_stored_write()
         call, arguments = self._out_of_place(func, args)
         compute = partial(self._recorder.record, None, call, arguments, kwargs)
         if len(targets) == 1 and self.by_host.write(targets[0], compute):
@@ -77,7 +79,7 @@ class InPlaceWrites:
     def _record_into(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> TracedTensor:
         """Record an operator that writes its result into `out`."""
         options = dict(kwargs)
-        target, call = options.pop("out"), _without_out(func)
+        target, call = options.pop("out"), without_out(func)
         if call is None or not isinstance(target, TracedTensor):
             raise self._recorder.refusal(f"{func} has no form without out=: use another operator")
         self._check(func, target)
@@ -179,15 +181,12 @@ class InPlaceWrites:
             view = of.base
 
     def _out_of_place(self, func: Any, args: Any) -> tuple[Any, tuple[Any, ...]]:
-        if func in _SPECIAL:
-            call, arguments = _SPECIAL[func]
-            return call, arguments(*args)
-        found = _plain_form(func)
-        if found is None or found is func:
+        found = out_of_place(func, args)
+        if found is None:
             raise self._recorder.refusal(
                 f"{func} works in place and has no out-of-place form: use another operator"
             )
-        return found, args
+        return found
 
     def _replace_value(self, target: TracedTensor, new: TracedTensor) -> None:
         """Give all aliases of the target the new value, in the target's storage."""
@@ -229,6 +228,17 @@ class InPlaceWrites:
         return value
 
 
+def out_of_place(func: Any, args: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """Return the out-of-place form of an in-place operator, and its arguments; None without
+    one.
+    """
+    if func in _SPECIAL:
+        call, arguments = _SPECIAL[func]
+        return call, arguments(*args)
+    found = _plain_form(func)
+    return None if found is None or found is func else (found, args)
+
+
 @cache
 def _plain_form(func: Any) -> Any:
     """Return the out-of-place overload of an operator; None if there is none."""
@@ -237,7 +247,7 @@ def _plain_form(func: Any) -> Any:
 
 
 @cache
-def _without_out(func: Any) -> Any:
+def without_out(func: Any) -> Any:
     """Return the overload that takes the same arguments without `out`, and may take a type as
     `eye` does; None if there is none.
     """

@@ -367,7 +367,17 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
     def note_varying(self, what: str) -> None:
         """Record why other steps may have other graphs or tensors, with the user's line."""
-        self.varies = self.varies or f"{user_line()}: {what}"
+        self.note_varying_at(user_line(), what)
+
+    def note_stored_write(self) -> None:
+        """Note a write into a weight; only those of forward and of optimizers may be expected."""
+        is_of_loop = not (self.is_in_update or self.scopes.is_in_forward)
+        if self.has_updates and is_of_loop and not self.backward.is_in_progress:
+            self.note_varying("the loop writes a weight")
+
+    def note_varying_at(self, line: str, what: str) -> None:
+        """Record such a reason of a line."""
+        self.varies = self.varies or f"{line}: {what}"
 
     def take_earlier(self, tensor: TracedTensor) -> None:
         """Make a value that an optimizer has kept an input. Raises: CaptureError for others"""

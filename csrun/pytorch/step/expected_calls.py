@@ -32,6 +32,7 @@ from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import COMPUTED, LazyTensor, Token, token_of
 
 MODEL = "the model"
+BACKWARD, UPDATE = "backward()", "optimizer.step()"  # in a step with its own updates
 #: Types of values of a step: made once, as a union is made anew each time it is written.
 _VALUES = (TracedTensor, Token)
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
@@ -63,6 +64,7 @@ class Call:
     writes: it writes its first argument.
     draws: random numbers that forward draws.
     scope: module that the loop calls, if it calls submodules of the model directly.
+    operators: of an optimizer's step in the recording.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Call:
     writes: bool = False
     draws: tuple[Draw, ...] = ()
     scope: str | None = None
+    operators: slice | None = None
 
     @cached_property
     def made(self) -> tuple[str, tuple[Ref, ...]]:
@@ -343,7 +346,7 @@ class Expected:
     """A call that each step makes. operands: a Slot for each value of the step.
 
     gradients: `gradients_of` its arguments; None in an evaluation.
-    draws, scope: as in `Call`.
+    draws, scope, operators: as in `Call`.
     """
 
     name: str
@@ -355,6 +358,7 @@ class Expected:
     gradients: tuple[bool, ...] | None = None
     draws: tuple[Draw, ...] = ()
     scope: str | None = None
+    operators: slice | None = None
 
     @cached_property
     def takes_script_tensors(self) -> bool:

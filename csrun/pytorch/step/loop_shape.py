@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
-from csrun.pytorch.step.expected_calls import MODEL, Call, Expected
+from csrun.pytorch.step.expected_calls import BACKWARD, MODEL, UPDATE, Call, Expected
 from csrun.pytorch.step.host_values import HostValues
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
@@ -22,7 +22,8 @@ class LoopShape:
     """Expected calls of a step, and its values for the loop.
 
     The calls are those that lead to the loss, or to an argument of the model, even if unused; in an
-    evaluation, to the first value that is read, or to a write to a value.
+    evaluation, to the first value that is read, or to a write to a value. In a step with its own
+    updates they include `backward()` and `optimizer.step()`, and all that lead to a new weight.
 
     batch: as the loader made it, with a Slot for each tensor.
     inputs: those Slots, shared by all variants with such batches of a loader.
@@ -40,6 +41,7 @@ class LoopShape:
         self._recording = recording
         self._slots: dict[Ref, Slot] = dict(inputs or {})
         calls = list(calls)
+        self._has_updates = any(call.name == UPDATE for call in calls)
         wanted = ancestors(recording, self._goals(calls))
         self._is_batch_known = False
         self._arguments = {
@@ -54,8 +56,10 @@ class LoopShape:
         self.calls: list[Expected] = []
         for call in calls:
             results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
+            is_change = self._has_updates and (call.name in (BACKWARD, UPDATE) or call.writes)
             is_needed = call.name == MODEL or any(r in wanted for r in results)
-            if is_needed and (call.name in _GIVE_THEIR_OWN or not self._is_known(results)):
+            is_new = call.name in _GIVE_THEIR_OWN or not self._is_known(results)
+            if is_change or (is_needed and is_new):
                 self.calls.append(self._expected(call))
         self.loss = self._slots.get(recording.loss) if recording.loss else None
         self.host = HostValues(recording)
@@ -72,6 +76,8 @@ class LoopShape:
         else:
             found += [read.value for read in recording.reads[:1]]
             found += [x for call in calls if call.writes for x in tree_leaves(call.results)]
+        if self._has_updates:
+            found += recording.written.values()
         return [x for x in found if isinstance(x, Ref)]
 
     @cached_property
@@ -110,8 +116,10 @@ class LoopShape:
         results = self._with_slots(call.results)
         is_one = isinstance(results, Slot)
         gradients = call.gradients if self._recording.loss else None
-        how, spec, draws, scope = call.how, call.spec, call.draws, call.scope
-        return Expected(call.name, operands, results, how, is_one, spec, gradients, draws, scope)
+        return Expected(
+            call.name, operands, results, call.how, is_one, call.spec, gradients, call.draws,
+            call.scope, call.operators,
+        )  # fmt: skip
 
     def _operand(self, value: Ref) -> Any:
         return self._slots.get(value) or self._arguments.get(value, value)
@@ -127,7 +135,27 @@ class LoopShape:
         operands = (operand for call in self.calls for operand in call.operands)
         given = {o.value for o in operands if type(o) is Slot and o.is_argument}
         known = given.union(d.value for call in self.calls for d in call.draws if d.value)
+        known |= self.update_numbers
         return known.union(self.host.needed) if self.host.given <= known else known
+
+    @property
+    def update_numbers(self) -> set[Ref]:
+        """Numbers that optimizers compute in each step, such as a learning rate."""
+        recording, updates = self._recording, [c.operators for c in self.calls if c.operators]
+        return {
+            recording.operators[place.operator].arguments[place.argument]
+            for place in recording.script_numbers
+            if any(each.start <= place.operator < each.stop for each in updates)
+        }
+
+    @property
+    def unknown_operands(self) -> bool:
+        """True if a call takes a value that no earlier call returns, or a weight by itself."""
+        operands = [operand for call in self.calls for operand in call.operands]
+        return any(
+            isinstance(x, Ref | torch.nn.Parameter) or (type(x) is Snapshot and x.name is not None)
+            for x in operands
+        )
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)

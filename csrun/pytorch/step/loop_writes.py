@@ -23,6 +23,16 @@ def is_write(func: Any) -> bool:
     return plain == "__setitem__" or (plain.endswith("_") and not plain.endswith("__"))
 
 
+def is_of_attributes(func: Any) -> bool:
+    """True for a function of a tensor's attributes, which neither reads nor writes its numbers."""
+    return getattr(func, "__name__", "") in _OF_ATTRIBUTES
+
+
+_OF_ATTRIBUTES = frozenset(
+    {"__get__", "__set__", "__hash__", "requires_grad_", "size", "dim", "numel"}
+)
+
+
 def result_of(func: Any, args: tuple[Any, ...], results: Any) -> Any:
     """Return the results of a call; for `x[i] = y`, which gives none, what it writes into."""
     return args[0] if results is None and is_write(func) else results

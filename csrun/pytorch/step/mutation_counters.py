@@ -208,6 +208,24 @@ class Modes:
         finally:
             self._train(now)
 
+    @contextmanager
+    def kept_as(self, modes: tuple[bool, ...]) -> Iterator[None]:
+        """Context manager that sets all that other modes consist of, except autograd."""
+        now = self()
+        self._set(modes)
+        try:
+            yield
+        finally:
+            self._set(now)
+
+    def _set(self, modes: tuple[bool, ...]) -> None:
+        self._train(modes)
+        for parameter, is_trained in zip(
+            self._parameters, modes[len(self._modules) :], strict=False
+        ):
+            if parameter.requires_grad != is_trained:
+                parameter.requires_grad_(is_trained)
+
     def _train(self, modes: tuple[bool, ...]) -> None:
         for module, is_training in zip(self._modules, modes, strict=False):
             vars(module)["training"] = is_training
