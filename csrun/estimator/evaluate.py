@@ -11,8 +11,8 @@ from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import RunSpan, machine_for, target_of
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
-from csrun.runtime.chief import step_orders
 from csrun.runtime.chief.machine import Machine
+from csrun.runtime.chief.training import step_orders
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
 

@@ -18,9 +18,9 @@ from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import Executable, Plan, RunMode, state_layout
 from csrun.records import checkpoints
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.streamer import InProcessStreamer
 from csrun.runtime.wire.messages import CheckpointSpace

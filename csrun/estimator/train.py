@@ -30,9 +30,9 @@ from csrun.executable.shared_store import window_bytes
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.machine import Feed, Machine, with_window
-from csrun.runtime.chief.step_end import StepEnd
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training.step_end import StepEnd
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 from csrun.runtime.step.results import HostCall
 from csrun.runtime.wire.messages import Results
 

@@ -23,7 +23,7 @@ from csrun.keras.fit_callbacks import called, ends_on_nan, log_not_called, needs
 from csrun.keras.fit_history import results_of
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.chief.machine import Feed, Program
-from csrun.runtime.chief.step_orders import NotFiniteLossError, evaluate
+from csrun.runtime.chief.training.step_orders import NotFiniteLossError, evaluate
 from csrun.runtime.wire.messages import Results
 
 if TYPE_CHECKING:

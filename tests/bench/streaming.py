@@ -126,7 +126,7 @@ import sys
 from os.path import dirname
 
 from csrun.estimator import target
-from csrun.runtime.chief.training import Training
+from csrun.runtime.chief.training.training import Training
 
 target.checkpoint_space = lambda *known: None
 Training._save_last = lambda training: None

@@ -35,7 +35,7 @@ from csrun.estimator.compile_options import minibatches_in_flight
 from csrun.estimator.model_trace import trace_model
 from csrun.executable import BatchSplit
 from csrun.records import checkpoints
-from csrun.runtime.chief.saving import Saving
+from csrun.runtime.chief.training.saving import Saving
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

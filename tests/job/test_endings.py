@@ -30,7 +30,7 @@ SLOW = """
 
 SLOW_STEPS = """
     import pathlib, time
-    from csrun.runtime.chief import step_orders
+    from csrun.runtime.chief.training import step_orders
     begin, index = step_orders.OrderSplitter.begin, pathlib.Path("model_dir", "checkpoint")
     def slowly(orders, steps, *limits):
         time.sleep(0.5 if steps.first == 5 else 0)

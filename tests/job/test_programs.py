@@ -26,8 +26,8 @@ from csrun.estimator.start import load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, model_dir
 from csrun.runtime.chief.machine import Feed
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 from csrun.runtime.wire.messages import StepOrder
 
 WAIT_AT, FOLDER = int(sys.argv[1]), sys.argv[2]

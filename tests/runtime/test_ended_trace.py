@@ -9,8 +9,8 @@ from support.running import NETWORK, PIPELINED, SETTINGS, data
 
 from csrun.records import checkpoints
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 
 LAST, ASKED = 9, 3  # steps: of the run, and when it is told to end
 

@@ -12,8 +12,8 @@ from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.context import Host
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.remote.ring import SlotSender
 from csrun.runtime.store.store_initialization import initialize
 from csrun.runtime.wire.messages import StepOrder

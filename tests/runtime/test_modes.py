@@ -10,8 +10,8 @@ from support.roles import Peers, fed_by
 from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.step import weights
 from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder

@@ -32,10 +32,10 @@ from support.running import (
 
 from csrun.base.errors import CsrunError
 from csrun.data.delivery import Delivery
-from csrun.runtime.chief import step_orders
 from csrun.runtime.chief.machine import Feed
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training import step_orders
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 from csrun.runtime.step import weights
 from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.ring import ring_slots_for

@@ -10,9 +10,9 @@ from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, compiled, c
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.context import Host
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
-from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 

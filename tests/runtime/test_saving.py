@@ -13,7 +13,7 @@ from csrun.base.errors import CsrunError
 from csrun.context.deferred_termination import DeferredTermination
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.chief.machine import UpdatePause
-from csrun.runtime.chief.saving import Saving
+from csrun.runtime.chief.training.saving import Saving
 
 WAIT_S = 120.0
 
@@ -110,7 +110,7 @@ def test_another_error_of_the_run_waits_for_what_is_copied(tmp_path: Path, disk:
 def test_an_end_at_once_discards_what_does_not_count_yet(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("csrun.runtime.chief.saving.STOPPED_S", 0.01)
+    monkeypatch.setattr("csrun.runtime.chief.training.saving.STOPPED_S", 0.01)
     saving = saving_in(tmp_path)
     begin(saving, 7, state_of(1))
     assert disk.waits.wait(WAIT_S)

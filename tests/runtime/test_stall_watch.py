@@ -14,7 +14,7 @@ from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
 from csrun.executable.store_places import TensorPlace
-from csrun.runtime.chief.peers import RunPeers, RunRequest
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.store.tensors import StoredTensor

@@ -7,7 +7,7 @@ import numpy as np
 from csrun.base.half_formats import FLOAT16
 from csrun.executable import MeasuredSteps, RecordedValue, StepState
 from csrun.executable.measured_values import ValueMeasurer
-from csrun.runtime.chief.step_measurements import StepMeasurements
+from csrun.runtime.chief.training.step_measurements import StepMeasurements
 
 VALUES = (
     RecordedValue("a/where", "a", "where", "generated", "model.py:7"),

@@ -21,8 +21,8 @@ from csrun.executable.shards import StoreShards
 from csrun.nn.tracer import Tracer
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.chief.machine import Feed
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 from csrun.runtime.roles import memoryx
 from csrun.runtime.store import backing
 from csrun.runtime.store.residency import least_bytes, store_bytes

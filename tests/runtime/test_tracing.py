@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from csrun.runtime.chief import tracing
+from csrun.runtime.chief.training import tracing
 from csrun.runtime.step.trace import SpanKind
 
 PLAN = SimpleNamespace(

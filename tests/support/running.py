@@ -11,8 +11,8 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.context import Host
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 

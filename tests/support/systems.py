@@ -11,7 +11,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.context import Host
 from csrun.context.broadcast_tree import swarmx_tasks
-from csrun.runtime.chief.peers import RunRequest
+from csrun.runtime.chief.clients.peers import RunRequest
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 

@@ -16,8 +16,8 @@ from csrun.pytorch.step.queued_step import QueuedStep, accumulated_batches_of
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import WeightSync
 from csrun.runtime.chief.machine import OrderedSteps, Program
-from csrun.runtime.chief.step_orders import OrderSplitter
-from csrun.runtime.chief.training import Training
+from csrun.runtime.chief.training.step_orders import OrderSplitter
+from csrun.runtime.chief.training.training import Training
 from csrun.runtime.wire.messages import AccumulatedBatches, StepOrder
 
 EARLIEST = 4  # minimum number of steps that are ordered early

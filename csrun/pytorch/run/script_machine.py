@@ -23,9 +23,9 @@ from csrun.pytorch.user import SessionLoader
 from csrun.records.ledger import Row
 from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.machine import Feed, Machine, Program, with_window
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
-from csrun.runtime.chief.weight_writes import WeightWrites
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
+from csrun.runtime.chief.training.weight_writes import WeightWrites
 from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")

@@ -20,7 +20,7 @@ from csrun.pytorch.weights.store_copies import (
     names_of,
 )
 from csrun.records.torch_names import stored_name
-from csrun.runtime.chief.training import Training
+from csrun.runtime.chief.training.training import Training
 
 log = logging.getLogger("csrun")
 

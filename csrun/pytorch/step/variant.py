@@ -30,7 +30,7 @@ from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.user import SessionLoader
 from csrun.runtime.chief.machine import Program
-from csrun.runtime.chief.step_orders import OrderSplitter
+from csrun.runtime.chief.training.step_orders import OrderSplitter
 from csrun.runtime.step.source import are_first_rows
 
 log = logging.getLogger("csrun")

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.user import SessionLoader  # noqa: E402
-from csrun.runtime.chief import step_orders  # noqa: E402
 from csrun.runtime.chief.cpu import CpuProgram  # noqa: E402
+from csrun.runtime.chief.training import step_orders  # noqa: E402
 
 
 def test_a_result_is_moved_to_the_cpu_without_being_computed(tmp_path):

@@ -24,8 +24,8 @@ from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.executable import state_layout
 from csrun.records import checkpoints, tensor_files
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 from csrun.runtime.remote import state as state_afar
 from csrun.runtime.step.update_gate import UpdateGate, copying_order
 from csrun.runtime.wire.messages import StepOrder

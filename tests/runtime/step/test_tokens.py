@@ -13,8 +13,8 @@ from csrun.compiler import CompileError
 from csrun.compiler.kernels import cross_entropy
 from csrun.data.delivery import Delivery
 from csrun.nn.functions import view
-from csrun.runtime.chief import step_orders
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.training import step_orders
 from csrun.runtime.step.batch_maker import BatchName, count_labels
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the losses")

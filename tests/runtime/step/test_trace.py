@@ -11,9 +11,9 @@ from support.running import NETWORK, PIPELINED, SETTINGS, data
 from csrun.base.errors import CsrunError
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
-from csrun.runtime.chief.tracing import ChiefTrace
-from csrun.runtime.chief.training import Training
-from csrun.runtime.chief.training_record import LoopOptions
+from csrun.runtime.chief.training.tracing import ChiefTrace
+from csrun.runtime.chief.training.training import Training
+from csrun.runtime.chief.training.training_record import LoopOptions
 from csrun.runtime.step import trace
 from csrun.runtime.step.trace import RING_BYTES, SpanKind, SpanRecorder, spans_in
 from csrun.runtime.wire.messages import StepOrder
@@ -61,7 +61,7 @@ class Written(list):
 
     def __init__(self, monkeypatch):
         super().__init__()
-        file = "csrun.runtime.chief.tracing.trace_file.write"
+        file = "csrun.runtime.chief.training.tracing.trace_file.write"
         monkeypatch.setattr(file, lambda path, processes: self.append((path.name, [*processes])))
 
     def computed(self):

@@ -26,8 +26,8 @@ from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.context import Host
 from csrun.executable.shards import StoreShards
+from csrun.runtime.chief.clients.peers import RunPeers, RunRequest
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.store import backing, pages
 from csrun.runtime.store.backing import StoreShare, make_store, require_disk_space
 from csrun.runtime.store.pages import FilePages

@@ -15,18 +15,18 @@ from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.records.ledger import Row, StepTimes
 from csrun.runtime.chief.machine import Machine, OrderedSteps, Program
-from csrun.runtime.chief.range_reports import first_overflow, range_reports
-from csrun.runtime.chief.step_end import StepEnd
-from csrun.runtime.chief.step_orders import (
+from csrun.runtime.chief.training.range_reports import first_overflow, range_reports
+from csrun.runtime.chief.training.step_end import StepEnd
+from csrun.runtime.chief.training.step_orders import (
     NotFiniteLossError,
     OrderSplitter,
     Show,
     no_counted_labels,
 )
-from csrun.runtime.chief.tracing import ChiefTrace
-from csrun.runtime.chief.training_checkpoints import TrainingCheckpoints
-from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
-from csrun.runtime.chief.update_reports import UpdateReports
+from csrun.runtime.chief.training.tracing import ChiefTrace
+from csrun.runtime.chief.training.training_checkpoints import TrainingCheckpoints
+from csrun.runtime.chief.training.training_record import LoopOptions, TrainingRecord
+from csrun.runtime.chief.training.update_reports import UpdateReports
 from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers

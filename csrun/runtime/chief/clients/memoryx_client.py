@@ -13,8 +13,8 @@ from csrun.executable.arrays import Array
 from csrun.executable.shards import Own, StoreShards, piece_starts
 from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
+from csrun.runtime.chief.clients.peer_channels import PeerChannels
 from csrun.runtime.chief.machine import StoreState, UpdatePause
-from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.step.update_gate import copying_order

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from csrun.base.run_config import TraceSteps
 from csrun.context.broadcast_tree import wafers_below
-from csrun.runtime.chief.peer_channels import PeerChannels
+from csrun.runtime.chief.clients.peer_channels import PeerChannels
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
 

@@ -9,7 +9,7 @@ from functools import partial
 from csrun.base.run_config import RunSettings
 from csrun.executable import Plan
 from csrun.executable.replica_plan import inputs_of_part
-from csrun.runtime.chief.peer_channels import PeerChannels
+from csrun.runtime.chief.clients.peer_channels import PeerChannels
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.wire import messages

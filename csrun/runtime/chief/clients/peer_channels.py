@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from csrun.base.errors import PeerLost
 from csrun.executable.arrays import Bytes
-from csrun.runtime.chief.programs import Awaited
+from csrun.runtime.chief.clients.programs import Awaited
 from csrun.runtime.step.trace import Spans, spans_in, spans_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel

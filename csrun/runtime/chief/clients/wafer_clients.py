@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from csrun.runtime.chief.memoryx_client import close_all, parts_of
-from csrun.runtime.chief.peer_channels import PeerChannels
-from csrun.runtime.chief.programs import Awaited
-from csrun.runtime.chief.swarmx_client import SwarmxConnections
+from csrun.runtime.chief.clients.memoryx_client import close_all, parts_of
+from csrun.runtime.chief.clients.peer_channels import PeerChannels
+from csrun.runtime.chief.clients.programs import Awaited
+from csrun.runtime.chief.clients.swarmx_client import SwarmxConnections
 from csrun.runtime.wire import messages
 
 

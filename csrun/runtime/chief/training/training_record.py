@@ -18,7 +18,7 @@ from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.records.run_estimate import EstimateCheck
 from csrun.records.update_summaries import NO_SUMMARIES, UpdateSummaries
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.chief.step_orders import Show
+from csrun.runtime.chief.training.step_orders import Show
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
 from csrun.runtime.wire.messages import StepsDone

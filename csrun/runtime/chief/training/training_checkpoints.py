@@ -8,10 +8,10 @@ from csrun.context.deferred_termination import DeferredTermination
 from csrun.records import checkpoints
 from csrun.records.ledger import Row
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.chief.saving import Saving, outcome
-from csrun.runtime.chief.tracing import ChiefTrace
-from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
-from csrun.runtime.chief.weight_writes import WeightWrites
+from csrun.runtime.chief.training.saving import Saving, outcome
+from csrun.runtime.chief.training.tracing import ChiefTrace
+from csrun.runtime.chief.training.training_record import LoopOptions, TrainingRecord
+from csrun.runtime.chief.training.weight_writes import WeightWrites
 from csrun.runtime.step.scale_rows import ScaleTracker
 from csrun.runtime.step.trace import SpanKind
 

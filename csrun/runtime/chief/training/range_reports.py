@@ -18,7 +18,7 @@ from csrun.executable.store_places import tensors_of
 from csrun.records.events import EventWriter
 from csrun.records.number_ranges import NumberRanges, ranges_of, write_page
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.chief.step_measurements import StepMeasurements
+from csrun.runtime.chief.training.step_measurements import StepMeasurements
 
 log = logging.getLogger("csrun")
 

@@ -15,14 +15,14 @@ from csrun.executable.bind import store_of
 from csrun.executable.replica_plan import inputs_of_part
 from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
+from csrun.runtime.chief.clients.memoryx_client import ChiefStores, close_all, update_pause_of
+from csrun.runtime.chief.clients.peer_channels import PeerChannels
+from csrun.runtime.chief.clients.programs import Awaited, ClusterMachine, LoadResult
+from csrun.runtime.chief.clients.pushed_ring import RINGS, PushedRing
+from csrun.runtime.chief.clients.streamer_clients import ChiefStreamers
+from csrun.runtime.chief.clients.swarmx_client import SwarmxConnections, connect_wafers
+from csrun.runtime.chief.clients.wafer_clients import Wafers
 from csrun.runtime.chief.machine import Feed, StoreState, UpdatePause
-from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, update_pause_of
-from csrun.runtime.chief.peer_channels import PeerChannels
-from csrun.runtime.chief.programs import Awaited, ClusterMachine, LoadResult
-from csrun.runtime.chief.pushed_ring import RINGS, PushedRing
-from csrun.runtime.chief.streamer_clients import ChiefStreamers
-from csrun.runtime.chief.swarmx_client import SwarmxConnections, connect_wafers
-from csrun.runtime.chief.wafer_clients import Wafers
 from csrun.runtime.cpus import cpus_of, thread_count
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import result_slots

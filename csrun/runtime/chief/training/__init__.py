@@ -1,0 +1,1 @@
+"""Training by the chief: step orders, checkpoints, events, log lines, traces and reports."""
