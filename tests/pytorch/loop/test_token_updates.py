@@ -284,3 +284,46 @@ def test_weights_saved_between_two_passes_are_those_of_the_last_step(on_tokens, 
 
     beside(loop, tmp_path)
     assert on_tokens[-1] == 4 * PASSES - 1
+
+
+def test_a_run_of_steps_on_tokens_goes_on_where_it_ended(on_tokens, tmp_path):
+    def step(pair, x):
+        return [loss.item() for loss in one_after_the_other(pair, x)]
+
+    beside(loop_of(step, 3), tmp_path)
+    assert on_tokens[-1] == 11
+    on_tokens.clear()
+    beside(loop_of(step, 5), tmp_path)
+    assert on_tokens[-1] == 19
+
+
+def test_hooks_and_attributes_that_the_loop_sets_have_the_step_recorded(on_tokens, tmp_path):
+    class Scaled(nn.Module):
+        scale = 1.0
+
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x) * self.scale
+
+    class WithScale(Pair):
+        def __init__(self):
+            super().__init__()
+            self.d = Scaled(self.d)
+            self.models[0] = self.d
+
+    def loop(pair):
+        found = []
+        for number in range(PASSES):
+            pair.d.scale = 1.0 + (number > 1)
+            for position, (x,) in enumerate(pair.train):
+                if (number, position) == (3, 1):
+                    pair.d.inner[2].weight.register_hook(lambda gradient: gradient * 0.5)
+                found += one_after_the_other(pair, x)
+        return found
+
+    beside(loop, tmp_path, kit=WithScale)
+    assert on_tokens
+    assert on_tokens[-1] < 13, "a hook is registered"
