@@ -198,8 +198,10 @@ def _decay(optimizer: Any, variable: Any) -> float:
 
 
 def _adam(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorithm:
-    """Return Adam's rule. Source: keras.optimizers.Adam: epsilon is added before the bias
-    correction.
+    """Return Adam's rule.
+
+    Source: keras.optimizers.Adam: epsilon is added before the bias correction, which casts the
+    betas to float32; the moments have the unrounded ones.
     """
     return AdamAttr.of(
         _attribute(rate),
@@ -209,6 +211,7 @@ def _adam(optimizer: Any, rate: Schedule | StepNumber, variable: Any) -> Algorit
         weight_decay=_decay(optimizer, variable),
         epsilon_hat=True,
         amsgrad=optimizer.amsgrad,
+        rounded_betas=True,
     )
 
 

@@ -115,6 +115,20 @@ def test_weights_are_those_of_keras(tmp_path, name):
     assert_as_in_keras(trained(make, sample, tmp_path).keras_model, make, sample, name)
 
 
+def test_adam_rounds_the_betas_of_its_bias_correction_as_keras_does(tmp_path):
+    """Weights from zero are sums of updates; exact betas would change the first by 6e-6 of it."""
+
+    def build():
+        dense = L.Dense(CLASSES, kernel_initializer="zeros")
+        return compiled(keras.Sequential([keras.Input((20,)), dense]), OPTIMIZERS.Adam(0.01))
+
+    sample = batches("mlp", 1)
+    ours, theirs = trained(build, sample, tmp_path).keras_model, build()
+    theirs.train_on_batch(*sample[0])
+    for found, own in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(found, own, rtol=1.5e-6)
+
+
 def test_a_variable_that_keras_does_not_decay_is_not_decayed(tmp_path):
     def build():
         optimizer = OPTIMIZERS.AdamW(0.01, weight_decay=0.5)

@@ -31,10 +31,22 @@ class Lamb:
 
 
 class TensorFlowAdam(Lamb):
-    """Kingma and Ba 2015, the end of section 2: epsilon hat; or without bias correction."""
+    """Kingma and Ba 2015, the end of section 2: epsilon hat; or without bias correction.
 
-    def __init__(self, tensors, lr, betas=(0.9, 0.999), epsilon=1e-7, bias_correction=True):
+    correcting: betas of the bias correction; keras.optimizers.Adam casts them to float32.
+    """
+
+    def __init__(
+        self,
+        tensors,
+        lr,
+        betas=(0.9, 0.999),
+        epsilon=1e-7,
+        bias_correction=True,
+        correcting=None,
+    ):
         super().__init__(tensors, lr, betas, epsilon, 0.0, bias_correction)
+        self.correcting = correcting or betas
 
     @torch.no_grad()
     def step(self):
@@ -42,7 +54,8 @@ class TensorFlowAdam(Lamb):
         b1, b2 = self.betas
         rate = self.lr
         if self.correct:
-            rate *= (1 - b2**self.t) ** 0.5 / (1 - b1**self.t)
+            c1, c2 = self.correcting
+            rate *= (1 - c2**self.t) ** 0.5 / (1 - c1**self.t)
         for x, m, v in zip(self.tensors, self.m, self.v, strict=True):
             m[...] = b1 * m + (1 - b1) * x.grad
             v[...] = b2 * v + (1 - b2) * x.grad**2

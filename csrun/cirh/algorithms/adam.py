@@ -31,7 +31,8 @@ class AdamAttr(Algorithm):
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; with `bias_correction` both moments
     are divided by 1 - beta^t; w = w - learning_rate m / (sqrt(v) + epsilon). With `epsilon_hat`,
     TensorFlow's form, epsilon is added to the root of v before the division, and the step's rate
-    includes both divisors. With `amsgrad` the root is of the maximum of v so far.
+    includes both divisors. With `amsgrad` the root is of the maximum of v so far. With
+    `rounded_betas`, Keras's form, the divisors are of betas that are rounded to float32.
 
     Source: Kingma and Ba 2015, algorithm 1; epsilon_hat: the end of section 2; Loshchilov and
     Hutter 2019, algorithm 2; amsgrad: Reddi et al. 2018, algorithm 2
@@ -49,6 +50,7 @@ class AdamAttr(Algorithm):
     exclude: Patterns
     amsgrad: builtin.BoolAttr
     maximize: builtin.BoolAttr
+    rounded_betas: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class AdamAttr(Algorithm):
         bias_correction: bool = True,
         amsgrad: bool = False,
         maximize: bool = False,
+        rounded_betas: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -76,6 +79,7 @@ class AdamAttr(Algorithm):
             patterns(exclude),
             flag(amsgrad),
             flag(maximize),
+            flag(rounded_betas),
         )
 
     def verify(self) -> None:

@@ -66,6 +66,8 @@ def _moments(
     m = beta1 * slots.get("m", np.zeros_like(grad)) + (1 - beta1) * grad
     v = beta2 * slots.get("v", np.zeros_like(grad)) + (1 - beta2) * grad * grad
     bias = (1 - beta1**steps, 1 - beta2**steps)
+    if isinstance(algorithm, AdamAttr) and algorithm.rounded_betas.value.data:
+        bias = (1 - float(np.float32(beta1)) ** steps, 1 - float(np.float32(beta2)) ** steps)
     if isinstance(algorithm, AdamAttr | LambAttr) and not algorithm.bias_correction.value.data:
         bias = (1.0, 1.0)
     return m, v, bias, {"steps": steps, "m": m, "v": v}

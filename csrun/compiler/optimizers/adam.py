@@ -1,6 +1,9 @@
 """Optimizers of two moments: Adam, AdamW and Lamb."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from csrun.compiler.lair.formula import FormulaValue, Values
 from csrun.compiler.optimizers.base import (
@@ -50,7 +53,11 @@ class Moments(Optimizer):
     @property
     def first_bias(self) -> str:
         """Text of the divisor of the first moment."""
-        return f"(1 - {text_of(self.beta1)} ** ({self.index} + 1))"
+        return f"(1 - {text_of(self.corrected_beta(self.beta1))} ** ({self.index} + 1))"
+
+    def corrected_beta(self, beta: Any) -> Any:
+        """Return a beta as the bias correction has it."""
+        return beta
 
     @property
     def taken(self) -> list[str]:
@@ -88,8 +95,9 @@ class Corrected(Moments):
                 *self.taken,
             ]
         added = f"{(1 - self.beta2) ** -0.5!r}" if epsilon_hat else "unbias"
+        power = f"{self.corrected_beta(self.beta2)!r} ** ({self.index} + 1)"
         return [
-            f"unbias = ((1 - {self.beta2!r} ** ({self.index} + 1)) / {1 - self.beta2!r}) ** 0.5",
+            f"unbias = ((1 - {power}) / {1 - self.beta2!r}) ** 0.5",
             f"epsilon = {self.epsilon!r} * {added}",
             f"rate = {rate}unbias{self.first_factor} / {self.first_bias}",
             *self.taken,
@@ -126,10 +134,15 @@ class Adam(Corrected):
     decoupled: bool
     epsilon_hat: bool
     amsgrad: bool
+    rounded_betas: bool
 
     @property
     def slots(self) -> tuple[str, ...]:
         return (*super().slots, *(("largest_square_sum",) if self.amsgrad else ()))
+
+    def corrected_beta(self, beta: Any) -> Any:
+        is_number = isinstance(beta, float)
+        return float(np.float32(beta)) if self.rounded_betas and is_number else beta
 
     def factors(self) -> list[str]:
         return [
