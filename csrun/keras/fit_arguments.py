@@ -156,13 +156,21 @@ def _nested(arrays: Any) -> Any:
 
 
 def steps_of(arrays: tuple[Any, ...], batch_size: int) -> int:
-    """Return the steps of an epoch.
+    """Return the steps of an epoch; warn of samples that are left over.
 
     Raises: UsageError for fewer samples than a batch
     """
     samples = _length(arrays[0])
     if samples < batch_size:
         raise UsageError(f"fit: batch_size {batch_size} exceeds the {samples} samples: lower it")
+    if unused := samples % batch_size:
+        log.warning(
+            "fit: %d of %d samples are not used in each epoch, since batch_size %d does not divide "
+            "them: use a batch_size that does",
+            unused,
+            samples,
+            batch_size,
+        )
     return samples // batch_size
 
 

@@ -244,6 +244,17 @@ def test_lists_of_arrays_are_those_of_several_outputs(tmp_path):
         assert results[name] == pytest.approx(history[name], rel=1e-5), name
 
 
+def test_fit_warns_once_of_samples_that_an_epoch_does_not_use(tmp_path, caplog):
+    """Its weights are those of Keras without these samples."""
+    samples = 2 * BATCH + 5
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    estimator.fit(X[:samples], Y[:samples], **SETTINGS)
+    model = mlp()
+    model.fit(X[: 2 * BATCH], Y[: 2 * BATCH], **SETTINGS, verbose=0)
+    assert_equal_weights(estimator.keras_model, model)
+    assert caplog.text.count(f"fit: 5 of {samples} samples are not used in each epoch") == 1
+
+
 def test_a_prime_number_of_validation_samples_is_slow(tmp_path, caplog):
     estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
     estimator.fit(X, Y, **SETTINGS, validation_data=(X[:23], Y[:23]))
