@@ -66,6 +66,21 @@ def test_a_cancelled_job_lets_every_task_finish_what_it_does(
     assert all((place.path / f"out{rank}").exists() for rank in range(4))
 
 
+def test_a_job_that_is_cancelled_while_its_nodes_start_says_so(
+    cluster_place: Sandbox, testbed: Testbed
+) -> None:
+    begun = cluster_place.path / "begun"
+    cluster_place.script("")
+    site = site_file(cluster_place.path, "slurm", prolog=[f"touch {begun}", "sleep 600"])
+    with replace(cluster_place, site=site).start(*SPREAD, "python", "run.py") as job:
+        until(begun.exists)
+        testbed.call("scancel", "--user=root")
+        _, err = job.communicate(timeout=STALL_S)
+    assert job.returncode == 143, err
+    assert "csrun_wse: error: cancelled with scancel: job ended before it started" in err
+    assert "slurmstepd" not in err
+
+
 @pytest.mark.slow
 def test_a_job_at_the_time_limit_of_slurm_says_so(place: Sandbox, testbed: Testbed) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:

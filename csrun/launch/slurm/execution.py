@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +31,7 @@ from csrun.launch.slurm.node_agent import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.queue_progress import QueueWatch, job_of
 from csrun.launch.slurm.srun_arguments import job_argv, node_agent_argv, one_a_node
 from csrun.launch.slurm.srun_process import LOG_NAME, SrunProcess
+from csrun.launch.slurm.stop_reason import stop_reason
 from csrun.launch.srun import Resources
 from csrun.site import Site
 
@@ -186,7 +188,10 @@ class _SrunExecution:
         self._ready.update((ready.node_id, ready) for ready in reports)
 
     def _why_not(self) -> CsrunError:
-        code = self._step.end()
+        job_id, code = self._step.job_id, self._step.end()
+        if job_id and code == 128 + signal.SIGTERM:
+            reason = stop_reason(job_id, self._site.grace_s)
+            return EndedBySignalError(signal.SIGTERM, reason)
         text = self._folder.log(LOG_NAME).read_text(errors="replace")
         lines = [line for line in text.splitlines() if not line.startswith(NEWS)]
         own = [line for line in lines if line.startswith(COMPLAINT)]
