@@ -35,12 +35,17 @@ class History:
         return found
 
 
-def results_of(epoch: int, logs: Mapping[str, Any]) -> Results:
-    """Return an epoch's values as results of a run, without those of several numbers."""
-    found: Results = {}
+def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return an epoch's values without those of several numbers."""
+    found: dict[str, float] = {}
     for name, value in logs.items():
         try:
-            found[f"{PREFIX}{epoch}/{name}"] = float(value)
+            found[name] = float(value)
         except (TypeError, ValueError):
             continue
     return found
+
+
+def results_of(epoch: int, numbers: Mapping[str, float]) -> Results:
+    """Return an epoch's numbers as results of a run."""
+    return {f"{PREFIX}{epoch}/{name}": value for name, value in numbers.items()}

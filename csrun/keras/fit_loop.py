@@ -20,7 +20,8 @@ from csrun.estimator.train import LoadedTraining, TrainingLoop
 from csrun.executable import MOST_STEPS, RunMode
 from csrun.executable.arrays import Array
 from csrun.keras.fit_callbacks import called, ends_on_nan, log_not_called, needs_batches
-from csrun.keras.fit_history import results_of
+from csrun.keras.fit_history import numbers_of, results_of
+from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.chief.machine import Feed, Program
 from csrun.runtime.chief.training.step_orders import NotFiniteLossError, evaluate
@@ -250,7 +251,9 @@ class _RunningFit:
         self._epoch.is_open = False
 
     def _keep_logs(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        self._values |= results_of(epoch, logs)
+        numbers = numbers_of(logs)
+        self._values |= results_of(epoch, numbers)
+        log.info(log_lines.epoch_finished(epoch, self._loop.epochs, numbers))
 
     # Steps.
 

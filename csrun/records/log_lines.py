@@ -224,5 +224,13 @@ def evaluated(results: Mapping[str, float]) -> str:
     """Log the results of an evaluation, as TensorFlow's estimator does."""
     values = dict(results)
     at = int(values.pop("global_step"))
-    listed = ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))
-    return f"Saving dict for global step {at}: {listed}"
+    return f"Saving dict for global step {at}: {_listed(values)}"
+
+
+def epoch_finished(epoch: int, epochs: int, values: Mapping[str, float]) -> str:
+    """Return the line of an epoch of a fit, as numbered by Keras's progress bar."""
+    return f"Epoch {epoch + 1}/{epochs}: {_listed(values)}"
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))

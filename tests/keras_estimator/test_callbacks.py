@@ -87,6 +87,18 @@ def test_a_fit_is_that_of_keras(tmp_path, name):
     assert evaluated["loss"] == pytest.approx(own_loss, rel=1e-5)
 
 
+def test_the_log_has_the_values_of_each_epoch(tmp_path, caplog):
+    given = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "validation_data": VALID}
+    wanted = mlp().fit(X, Y, **given, verbose=0).history
+    with caplog.at_level("INFO", "csrun"):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(X, Y, **given)
+    for epoch in range(2):
+        (line,) = (each for each in caplog.messages if each.startswith(f"Epoch {epoch + 1}/2: "))
+        found = dict(each.split(" = ") for each in line.partition(": ")[2].split(", "))
+        values = {name: wanted[name][epoch] for name in wanted}
+        assert {name: float(text) for name, text in found.items()} == pytest.approx(values, 1e-4)
+
+
 def _dataset(x, y):
     from csrun.data import Dataset
 
