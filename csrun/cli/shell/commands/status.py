@@ -133,7 +133,7 @@ def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -
 @leaf("cancel", changes=True)
 @click.argument("job", metavar="JOB", type=WholeNumber(min=1), shell_complete=_jobs)
 def cancel(shell: Shell, output_format: str, job: int) -> None:
-    """End job JOB in order, and wait until it has ended, as 'csctl cancel job' does."""
+    """Cancel job JOB gracefully, and wait until it has ended, as 'csctl cancel job' does."""
     from csrun.jobs.overview import require_session
     from csrun.launch import backend_of
 
