@@ -32,7 +32,7 @@ const RUN_COLUMNS = [
   { title: "Step", value: (row) => row.step, text: (row) => count(row.step), number: true },
   { title: "Loss", value: (row) => row.loss, text: (row) => short(row.loss), number: true },
   { title: "Rate, samples/s", value: (row) => row.rate, text: (row) => rate(row.rate), number: true },
-  { title: "Reason", value: (row) => row.why },
+  { title: "Reason", value: (row) => row.why, extra: "reason" },
   { title: "model_dir", value: (row) => fromFolder(row.model_dir) },
   { title: "User", value: (row) => row.user, extra: "user" },
 ];
