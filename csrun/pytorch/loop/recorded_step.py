@@ -23,6 +23,7 @@ from csrun.pytorch.loop.recorded_reads import HostComputedValues, ReplayedReads
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.host_writes import require_current
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.record.reuse.operator_cache import CachedOperators
@@ -55,6 +56,7 @@ class RecordedStep:
     graph: RecordedGraph
     written_weights: Mapping[str, torch.nn.Parameter]
     live_counters: Collection[str]
+    _stale: Mapping[Ref, str]
     _created: list[Any]  # tensors of the loop that stand for traced ones
     _returned: tuple[Ref, ...] = ()  # values that the program must return, besides those read
 
@@ -212,7 +214,9 @@ class RecordedStep:
         recorder = self._recorder
         self._created = recorder.fresh.taken_of_loop()
         recording = recorder.finish()
-        self.written_weights = recorder.writes.by_host.written
+        by_host = recorder.writes.by_host
+        by_host.require_unused()
+        self.written_weights, self._stale = by_host.written, by_host.stale
         self.live_counters = recorder.counters.live
         self.is_cleared = self.is_left and not recording.gradients
         if self.is_cleared:  # for another batch of its shape they differ
@@ -248,7 +252,14 @@ class RecordedStep:
             returned,
             norm,
         )
-        self._recorder.answer(values.tensor_of, self.calls.later)
+
+        stale = self._stale  # the recorder must not keep itself
+
+        def tensor_of(traced: TracedTensor) -> torch.Tensor:
+            require_current(stale, traced.value, user_line())
+            return values.tensor_of(traced)
+
+        self._recorder.answer(tensor_of, self.calls.later)
 
     def fill_created(self) -> None:
         """Give the loop's own tensors, into which it has written values of the step, their

@@ -152,7 +152,7 @@ class InPlaceWrites:
     def _check(self, func: Any, target: TracedTensor) -> None:
         refusal, stored = self._recorder.refusal, target.memory.stored
         if stored and not stored.startswith("buffer") and not self._is_counter(target):
-            remedy = "write x = x * 2 instead of x *= 2"
+            remedy = "write x = x * 2 instead of x *= 2, or into x = x.clone()"
             if target.memory.stored.startswith("parameter"):
                 remedy = (
                     "write all of it before forward uses it, as with p.mul_(m).add_(q, alpha=n), "

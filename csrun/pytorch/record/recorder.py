@@ -21,6 +21,7 @@ from csrun.pytorch.record.functions.packed_sequences import PackedSequences
 from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_buffers import HostBuffers
 from csrun.pytorch.record.host_operators import HostOperators
+from csrun.pytorch.record.host_writes import require_current
 from csrun.pytorch.record.in_place import InPlaceWrites
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.model_tensors import ModelTensors
@@ -391,6 +392,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         """
         if self._is_finished:
             return self.reader(traced)
+        require_current(self.writes.by_host.stale, traced.value, user_line())
         if not self.scopes.is_in_forward:
             self.reads.append(LoopRead(traced.value, user_line()))
         elif self.may_read_in_forward:

@@ -46,6 +46,24 @@ def assigned_parameters(kit):
     train_on(kit)
 
 
+class Momentum(nn.Linear):
+    """Keeps a value of its earlier mean."""
+
+    def __init__(self):
+        super().__init__(6, 4)
+        self.mean = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x):
+        decayed = self.mean.detach() * 0.9
+        self.mean.data = decayed + x.detach().mean(0) * 0.1
+        return super().forward(x - decayed)  # here
+
+
+@refused_loop("a value of a weight from before forward's write, used after it", Momentum())
+def earlier_value(kit):
+    kit.train_once()
+
+
 class Averages(nn.Linear):
     """Replaces a parameter by a moving average."""
 
