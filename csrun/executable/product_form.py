@@ -61,7 +61,7 @@ class ProductForm:
         )
 
     def of_k(self, first: int, depth: int) -> "ProductForm":
-        """The product of so many numbers of k, added to that of those before."""
+        """The product of some numbers of k, added to that of those before."""
         return replace(
             self,
             a=self.a + 4 * first * self.a_k,
