@@ -126,7 +126,7 @@ def complex_batches(folder):
             kit.update(kit.criterion(kit.model(x.real), y))
 
 
-@refused_loop("unsigned integers of more than 8 bits, as by `mask.to(torch.uint16)`")
+@refused_loop("unsigned integers of more than 8 bits, such as `mask.to(torch.uint16)`")
 def words_of_a_mask(kit):
     for x, y in kit.train:
         out = kit.model(x)
