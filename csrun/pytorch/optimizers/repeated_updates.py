@@ -87,6 +87,7 @@ class UpdateNumbers(TorchDispatchMode):
         self._own: Collection[int] = ()
         self._next = 0
         self._found: dict[Ref, torch.Tensor] = {}
+        self._views: dict[int, torch.Tensor] = {}
         self.writes = _Writes(self)
 
     def of(self, step: Callable[[], Any], own: Collection[int]) -> dict[Ref, torch.Tensor]:
@@ -96,7 +97,7 @@ class UpdateNumbers(TorchDispatchMode):
 
         Raises: OtherUpdateError if the step differs from the recorded one
         """
-        self._own, self._next, self._found = own, 0, {}
+        self._own, self._next, self._found, self._views = own, 0, {}, {}
         with torch._C.DisableTorchFunction(), unrecorded(), self:
             step()
         if self._next != len(self._entries):
@@ -116,7 +117,8 @@ class UpdateNumbers(TorchDispatchMode):
         return self.record(None, func, args, kwargs)
 
     def _is_of_wafer(self, value: Any) -> bool:
-        return id(value) in self._own or id(value) in self._without_memory
+        key = id(value)
+        return key in self._own or key in self._without_memory or key in self._views
 
     def traced(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor itself."""
@@ -137,7 +139,14 @@ class UpdateNumbers(TorchDispatchMode):
             self._found[ref] = torch.from_numpy(np.array(number, _TYPES[dtype]))
         if targets:
             return targets[0] if len(targets) == 1 else targets
-        return entry.made[0] if len(entry.made) == 1 else entry.made
+        made = self._new(entry.made) if entry.call.is_view else entry.made
+        return made[0] if len(made) == 1 else made
+
+    def _new(self, made: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        """Return other tensors of the same kinds: PyTorch makes a tensor a view only once."""
+        found = tuple(None if x is None else torch.empty_like(x) for x in made)
+        self._views |= {id(x): x for x in found if x is not None}
+        return found
 
 
 def _entries_of(recording: Recording, operators: slice) -> Iterator[_Entry]:
