@@ -19,7 +19,7 @@ from csrun.pytorch.loop.result_shapes import ResultShape, result_shapes
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import name_of
+from csrun.pytorch.step.loop_calls import name_of
 from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.step_outputs import Owner, StepValue
 from csrun.pytorch.step.tokens import LazyTensor, Token, tensor_of

@@ -13,8 +13,9 @@ from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.equal_bits import have_equal_bits
 from csrun.pytorch.record.recording import LeafSource, Ref
-from csrun.pytorch.step.expected_calls import MODEL, Expected
+from csrun.pytorch.step.expected_calls import Expected
 from csrun.pytorch.step.host_values import HostResults
+from csrun.pytorch.step.loop_calls import MODEL
 from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs

@@ -20,7 +20,7 @@ from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.recording_loop import RecordingLoop
 from csrun.pytorch.loop.variant_cache import Key
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import MODEL
+from csrun.pytorch.step.loop_calls import MODEL
 from csrun.pytorch.step.queued_step import QueuedWork
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus

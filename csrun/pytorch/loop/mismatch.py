@@ -11,7 +11,8 @@ from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import AFTER_ITS_STEP, EARLIER_STEP, LATE_BACKWARD
-from csrun.pytorch.step.expected_calls import MODEL, Expected
+from csrun.pytorch.step.expected_calls import Expected
+from csrun.pytorch.step.loop_calls import MODEL
 from csrun.pytorch.step.loop_writes import is_write
 from csrun.pytorch.step.step_outputs import StepOutputs, StepValue
 from csrun.pytorch.step.tokens import LazyTensor, Token

@@ -13,7 +13,7 @@ from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.functions.composite_ops import draws_mask
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors, ancestors_of
 from csrun.pytorch.run.replay import ValueLostError
-from csrun.pytorch.step.expected_calls import MODEL, Call
+from csrun.pytorch.step.loop_calls import MODEL, Call
 
 
 @dataclass(frozen=True, eq=False)

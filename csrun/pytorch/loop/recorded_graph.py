@@ -33,7 +33,7 @@ from csrun.pytorch.record.rows.padded import (
     padded_rows_of,
     valid_rows_in,
 )
-from csrun.pytorch.step.expected_calls import BACKWARD, MODEL, UPDATE
+from csrun.pytorch.step.loop_calls import BACKWARD, MODEL, UPDATE
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.step_outputs import Slot

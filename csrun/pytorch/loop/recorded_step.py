@@ -29,7 +29,7 @@ from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 from csrun.pytorch.record.torch_modes import collection_paused, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of
+from csrun.pytorch.step.loop_calls import MODEL, Calls, gradients_of
 from csrun.pytorch.step.tokens import LazyTensor
 from csrun.pytorch.step.variant import KEEPS, StepVariant
 

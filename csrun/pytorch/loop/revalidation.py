@@ -25,7 +25,8 @@ from csrun.pytorch.record.rows.padded import pad_rows, padded_rows_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.expected_calls import MODEL, Expected
+from csrun.pytorch.step.expected_calls import Expected
+from csrun.pytorch.step.loop_calls import MODEL
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.loop_writes import result_of
 from csrun.pytorch.step.mutation_counters import Modes, ModuleSets

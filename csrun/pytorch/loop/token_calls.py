@@ -16,7 +16,7 @@ from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.loop_steps import LoopSteps
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.functions.ctc_loss import is_ctc_loss, with_padded_targets
-from csrun.pytorch.step.expected_calls import MODEL, carried, name_of
+from csrun.pytorch.step.loop_calls import MODEL, carried, name_of
 from csrun.pytorch.step.loop_writes import is_write, writes_outside
 from csrun.pytorch.step.tokens import Token, tensor_of, token_of
 from csrun.pytorch.step.variant import StepVariant

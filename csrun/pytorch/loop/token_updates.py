@@ -21,7 +21,8 @@ from csrun.pytorch.optimizers.repeated_updates import (
 )
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.step.expected_calls import BACKWARD, UPDATE, Expected
+from csrun.pytorch.step.expected_calls import Expected
+from csrun.pytorch.step.loop_calls import BACKWARD, UPDATE
 from csrun.pytorch.step.step_outputs import Owner, StepOutputs
 from csrun.pytorch.step.tokens import LazyTensor, Token
 from csrun.pytorch.step.variant import StepVariant

@@ -11,7 +11,7 @@ from csrun.pytorch.loop.host_eval import Computation, LazyResult, Result
 from csrun.pytorch.loop.loop_step import TokenCall
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import BACKWARD
+from csrun.pytorch.step.loop_calls import BACKWARD
 from csrun.pytorch.step.loop_writes import result_of
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.step_outputs import Slot, StepOutputs, StepValue

@@ -33,7 +33,7 @@ from csrun.pytorch.optimizers.trained_groups import TrainedGroup
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import UPDATE, carried
+from csrun.pytorch.step.loop_calls import UPDATE, carried
 from csrun.pytorch.step.loop_writes import is_of_attributes, is_write
 from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase

@@ -11,7 +11,7 @@ from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import BACKWARD, UPDATE, Call, Calls
+from csrun.pytorch.step.loop_calls import BACKWARD, UPDATE, Call, Calls
 
 
 class UpdatingCalls(Calls):

@@ -15,7 +15,7 @@ from csrun.pytorch.errors import call_for_user, is_users_call, user_line
 from csrun.pytorch.record.arguments import leaves_of, written_by
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import LATE_BACKWARD
-from csrun.pytorch.step.expected_calls import name_of
+from csrun.pytorch.step.loop_calls import name_of
 from csrun.pytorch.step.mutation_counters import ModuleSets, ParameterSets
 from csrun.pytorch.step.tokens import LazyTensor
 from csrun.pytorch.weights.hidden_reads import hidden_reads

@@ -8,8 +8,9 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
-from csrun.pytorch.step.expected_calls import BACKWARD, MODEL, UPDATE, Call, Expected
+from csrun.pytorch.step.expected_calls import Expected
 from csrun.pytorch.step.host_values import HostValues
+from csrun.pytorch.step.loop_calls import BACKWARD, MODEL, UPDATE, Call
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
 from csrun.pytorch.step.tokens import token_of

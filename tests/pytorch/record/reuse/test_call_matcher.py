@@ -15,7 +15,7 @@ from csrun.pytorch.record.compare import is_same  # noqa: E402
 from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
 from csrun.pytorch.record.reuse.call_matcher import CallMatcher  # noqa: E402
 from csrun.pytorch.record.reuse.operator_cache import CachedOperators  # noqa: E402
-from csrun.pytorch.step.expected_calls import Calls  # noqa: E402
+from csrun.pytorch.step.loop_calls import Calls  # noqa: E402
 
 UNTIL_KNOWN = 3  # steps; the backward pass of the second is known, and so are the calls of it
 PLACES = 9  # of the step, in which another may do something else
