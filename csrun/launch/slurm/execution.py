@@ -189,14 +189,14 @@ class _SrunExecution:
 
     def _why_not(self) -> CsrunError:
         job_id, code = self._step.job_id, self._step.end()
-        if job_id and code == 128 + signal.SIGTERM:
-            reason = stop_reason(job_id, self._site.grace_s)
-            return EndedBySignalError(signal.SIGTERM, reason)
         text = self._folder.log(LOG_NAME).read_text(errors="replace")
         lines = [line for line in text.splitlines() if not line.startswith(NEWS)]
         own = [line for line in lines if line.startswith(COMPLAINT)]
         if own:
             return UsageError(own[0].removeprefix(COMPLAINT))
+        is_terminated = job_id and code == 128 + signal.SIGTERM
+        if is_terminated and (reason := stop_reason(job_id, self._site.grace_s)):
+            return EndedBySignalError(signal.SIGTERM, reason)
         said = "\n  ".join(["", *lines])
         return CsrunError(f"srun ended with exit code {code} before the job's tasks ran:{said}")
 
