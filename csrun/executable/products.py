@@ -82,6 +82,14 @@ class Tile:
         """Return whether a tile of one vector needs twice the rows for enough independent sums."""
         return self.rows < _LEAST_SUMS
 
+    def padded_rows(self, m: int) -> int:
+        """Return the number of rows of the tiles of m rows."""
+        return -(-m // self.rows) * self.rows
+
+    def padded_columns(self, n: int) -> int:
+        """Return the number of columns of the panels of n columns."""
+        return -(-n // self.columns) * self.columns
+
     def depth(self, k: int) -> int:
         """Return the number of lanes of a panel for k numbers."""
         return -(-k // (self.numbers * self.step)) * self.step
@@ -140,7 +148,7 @@ def plan_product(
         return None
     steps = tuple(_steps(form, packed, tile, threads, job_number))
     needed = [
-        _padded(s.words[4], tile) * tile.depth(s.words[5])
+        tile.padded_columns(s.words[4]) * tile.depth(s.words[5])
         for s in steps
         if s.function.startswith(f"{tile.prefix}.pack")
     ]
@@ -164,7 +172,7 @@ def _is_packed_by_each(form: ProductForm, tile: Tile, threads: int) -> bool:
     """Return whether each thread packs B for itself: to fetch what another packed takes longer."""
     if threads == 1 or form.b_size != 4 or form.work < threads * _LEAST_WORK:
         return False
-    is_small = tile.depth(form.k) * _padded(form.n, tile) <= _OWN_FLOATS
+    is_small = tile.depth(form.k) * tile.padded_columns(form.n) <= _OWN_FLOATS
     return is_small and form.m >= threads * 2 * tile.rows
 
 
@@ -177,7 +185,7 @@ def _is_read_in_place(form: ProductForm, tile: Tile) -> bool:
 
 
 def _share_step(form: ProductForm, tile: Tile, threads: int, job_number: int) -> ProductStep:
-    rows = tile.rows * -(-_LEAST_WORK // (_padded(form.n, tile) * form.k * tile.rows))
+    rows = tile.rows * -(-_LEAST_WORK // (tile.padded_columns(form.n) * form.k * tile.rows))
     each = form.m // (rows * threads)  # chunks of a thread
     if each < _CHUNKS:  # equal numbers for all threads
         rows = -(-form.m // (threads * max(each, 1)))
@@ -191,7 +199,7 @@ def _columns_steps(
     """Steps in which threads divide the columns of C; packs: whether each packs A first, of as many
     numbers of k as it has room for.
     """
-    rows = -(-form.m // tile.rows) * tile.rows
+    rows = tile.padded_rows(form.m)
     depth = tile.numbers * OWN_A_FLOATS // rows // BLOCK_K * BLOCK_K if packs else form.k
     chunk = tile.columns * -(-_LEAST_WORK // (form.m * min(depth, form.k) * tile.columns))
     function = f"{tile.prefix}.columns{'' if form.b_size == 4 else '.words'}"
@@ -226,7 +234,7 @@ def _matrix_steps(
 ) -> Iterator[ProductStep]:
     """Rows of C are divided among threads, or columns, if there are enough of them."""
     has_columns = form.n >= threads * BLOCK_COLUMNS
-    rows = -(-form.m // tile.rows) * tile.rows
+    rows = tile.padded_rows(form.m)
     if has_columns and _is_read_in_place(form, tile):
         yield from _columns_steps(form, tile, False, job_number)
     elif threads > 1 and has_columns and rows < form.n and rows * BLOCK_K <= OWN_A_FLOATS:
@@ -242,7 +250,7 @@ def _packed_steps(
 ) -> Iterator[ProductStep]:
     """Yield the steps of each block of columns and group of blocks of k."""
     most = tile.numbers * PACKED_BYTES // 4
-    columns = min(_padded(form.n, tile), most // BLOCK_K)
+    columns = min(tile.padded_columns(form.n), most // BLOCK_K)
     depth = max(most // columns // BLOCK_K, 1) * BLOCK_K
     for column in range(0, form.n, columns):
         block = replace(
@@ -279,18 +287,14 @@ def _chunk(m: int, n: int, k: int, tile: Tile, threads: int) -> tuple[int, int]:
     All columns are one group, if each thread has a block of rows.
     """
     if threads == 1:
-        return tile.block_rows, _padded(n, tile)
+        return tile.block_rows, tile.padded_columns(n)
     rows = _TILES_OF_CHUNK * tile.rows
     groups = min(-(-threads * BLOCK_ROWS // m), max(n // _GROUP_COLUMNS, 1))
-    width = _padded(-(-n // groups), tile)
+    width = tile.padded_columns(-(-n // groups))
     return rows * -(-_LEAST_WORK // (width * k * rows)), width
 
 
 def _columns_of_chunk(n: int, k: int, tile: Tile, threads: int) -> int:
     if n * k < _LEAST_PACKED:
-        return _padded(n, tile)
-    return min(_padded(-(-n // (_CHUNKS * threads)), tile), _PACKED_COLUMNS)
-
-
-def _padded(n: int, tile: Tile) -> int:
-    return -(-n // tile.columns) * tile.columns
+        return tile.padded_columns(n)
+    return min(tile.padded_columns(-(-n // (_CHUNKS * threads))), _PACKED_COLUMNS)
