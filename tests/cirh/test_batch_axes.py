@@ -1,4 +1,4 @@
-"""Which axis carries samples, and what minibatches make of a value: by hand, a row an operator."""
+"""Batch axes of values, and results of minibatches: a handmade row for each operator."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def ordered(x, dim):
 
 
 def grouped(x, matrix):
-    """Rows by one matrix for all, as the only group's."""
+    """Grouped product with one group: rows times a matrix."""
     ends = nn.argmax(weight(x, 3, 1), 0)
     return result(GroupedMmOp, 0, x, viewed(matrix, 1, *matrix.shape), ends)
 
@@ -97,7 +97,7 @@ def factored(x):
 
 
 def solved(x):
-    """By a triangular matrix of weights."""
+    """Solution of a system with a triangular matrix of weights."""
     size = x.shape[-2]
     factor = viewed(weight(x, size, size), *(1 for _ in x.shape[:-2]), size, size)
     return result(SolveTriangularOp, 0, factor, x, upper=False, unitriangular=False)
@@ -108,7 +108,7 @@ def transformed(x, *dims):
 
 
 def normalized(number, x, grad=lambda out: out):
-    """A result of an RMS norm over the last axis, or of its way back: 0, 1, then 2, 3."""
+    """Result `number` of an RMS norm over the last axis: forward 0, 1, backward 2, 3."""
     gamma = weight(x, x.shape[-1])
     out, rrms = (result(FusedRmsNormOp, i, x, gamma, eps=1e-5) for i in (0, 1))
     back = (result(FusedRmsNormBackwardOp, i, grad(out), x, rrms, gamma) for i in (0, 1))
@@ -116,7 +116,7 @@ def normalized(number, x, grad=lambda out: out):
 
 
 def attended(number, x, *mask, query=None, grad=lambda out: out):
-    """A result of attention, or of its way back: 0, 1, then 2, 3, 4."""
+    """Result `number` of attention: forward 0, 1, backward 2, 3, 4."""
     x = viewed(x, x.shape[0], 1, *x.shape[1:])
     of = (x if query is None else query(x), x, x)
     options = {"is_causal": False, "scale": 0.5}
@@ -146,7 +146,7 @@ def put_back(part, op, **place):
 
 
 def constant(x, values):
-    """Rows of so many numbers, each of D."""
+    """Constant float32 tensor [B T, D]."""
     kind = tensor_type((B * T, D), "float32")
     values = ConstantOp.packed(values.astype("float32"))
     return Tensor(x.tracer, x.tracer.builder.leaf(ConstantOp, kind, values=values))
@@ -157,7 +157,7 @@ def joined(dim, *tensors):
 
 
 def aligned(x, lengths=None, grad=False, of=lambda lengths: lengths):
-    """A CTC loss of T times and labels for each sample, or its gradient."""
+    """CTC loss of T time steps and labels per sample, or its gradient."""
     targets = nn.argmax(x)
     given = of(nn.argmax(nn.sum(x, -1))) if lengths is None else whole(x, lengths)
     operands = permuted(x, 1, 0, 2), targets, given, given

@@ -1,4 +1,4 @@
-"""Constants: small ones are in a module's text, large ones in files beside the program."""
+"""Constants: small ones in the module's text, large ones in files next to the program."""
 
 import numpy as np
 import pytest

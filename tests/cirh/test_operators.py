@@ -1,4 +1,4 @@
-"""Operators of the table: what classes declare, values and gradients, beside PyTorch."""
+"""Operators of the table: declarations of classes, values and gradients, against PyTorch."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_operands_that_a_class_names_are_there(op):
 
 
 def test_each_operator_is_in_the_table_or_elsewhere():
-    """One that computes has a case, one with a gradient a case of it."""
+    """Operators that compute have a case, those with a gradient have a case with gradients."""
     named = {op.name.removeprefix("cirh."): op for op in OPERATORS}
     definitions = {name: op.get_irdl_definition() for name, op in named.items()}
     computing = {n for n, found in definitions.items() if found.operands and found.results}
@@ -89,9 +89,9 @@ def test_the_rule_gives_autograds_gradient(case):
 
 
 def is_smooth(case):
-    """Whether the gradient is the slope: not of padding, nor where the slope jumps, as at ties.
+    """Whether the gradient is a derivative, unlike for padding or at ties and jumps.
 
-    That of a CTC loss is the slope of what a log-softmax takes, as PyTorch's.
+    The gradient of a CTC loss is that by the log-softmax's operand, as in PyTorch.
     """
     if dict(case.properties).get("padding_idx", -1) != -1:
         return False
@@ -105,7 +105,7 @@ def is_smooth(case):
 
 @pytest.mark.parametrize("case", list(filter(is_smooth, FORWARD)), ids=str)
 def test_the_gradient_is_the_slope_of_finite_differences(case):
-    """Central ones, each operand along a direction of its own."""
+    """Central differences, each operand along a random direction."""
     out = evaluate(case.emit, case.operands)
     slope = normal(*out.shape)
     gradients = our_gradients(case.emit, case.operands, slope)

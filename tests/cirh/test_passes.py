@@ -1,7 +1,7 @@
-"""Text cases of the passes: a module, `// -----`, and what the pass makes of it.
+"""Text cases of the passes: a module, `// -----`, and the result of the pass.
 
-The first line of a case says, after `// pass: `, the pass's name. Both halves are also run by the
-reference interpreter, and give the same outputs.
+The first line of a case names the pass after `// pass: `. The reference interpreter runs both
+modules, whose outputs must be equal.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ PASSES = {
 
 
 def parts(path):
-    """The pass, its input, and the output that is expected."""
+    """Pass, input module, and expected module of a case."""
     head, _, rest = path.read_text().partition("\n")
     before, _, after = rest.partition("// -----\n")
     return PASSES[head.removeprefix("// pass: ")], before, after
@@ -63,7 +63,7 @@ def test_the_pass_makes_what_is_expected(path):
 
 
 def values_of(text, kind):
-    """Seeded positive values for a module's inputs or parameters."""
+    """Seeded positive values of a module's inputs or parameters."""
     random = np.random.default_rng(8)
     found = [op for op in parse_module(text).ops if isinstance(op, kind)]
     return {op.symbol.data: random.uniform(0.5, 2, shape_of(type_of(op.out))) for op in found}

@@ -1,6 +1,6 @@
-"""Text cases: good/*.mlir read back as they were printed; bad/*.mlir are refused with a message.
+"""Text cases: good/*.mlir round-trip through the printer; bad/*.mlir are refused with a message.
 
-The first line of a bad case says, after `// expect:`, what the message must hold.
+The first line of a bad case has the expected part of the message after `// expect:`.
 """
 
 from pathlib import Path

@@ -101,7 +101,7 @@ CASES = {
 
 
 def module_with(algorithm, array, **clipping):
-    """A module that takes one gradient and updates one parameter."""
+    """Module with one gradient that updates one parameter."""
     module = new_module("float64", RunMode.TRAIN)
     builder = Builder(InsertPoint.at_end(module.body.block), "layer")
     zeros = InitializerAttr.of(Distribution.ZEROS)

@@ -1,4 +1,4 @@
-"""The checksum of a compile: what changes it, and what does not."""
+"""Checksum of a compile: changes that affect it, and changes that do not."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def compiled(root: Path, network: Network | None = None, options: CompileOptions
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory):
-    """The name of the compile directory with no change."""
+    """Name of the compile directory without any change."""
     return compiled(tmp_path_factory.mktemp("unchanged")).executable.directory.name
 
 
@@ -65,7 +65,7 @@ def test_what_changes_the_program_changes_the_checksum(tmp_path, unchanged, chan
 
 
 def another(value):
-    """A value unlike this one, of its kind."""
+    """Return a different value of the same type."""
     if isinstance(value, Enum):
         return next(member for member in type(value) if member is not value)
     return f"{value}0" if isinstance(value, str) else (value or 0) + 1
@@ -91,16 +91,16 @@ def test_what_the_system_is_counts_and_who_it_is_does_not(name):
 
 @pytest.fixture
 def package(tmp_path):
-    """A copy of csrun, to be changed; with its bytecode, which a process need not make again."""
+    """Copy of csrun to modify, with its bytecode, so that processes need not compile it again."""
     ignored = shutil.ignore_patterns("compile_report.txt")  # a link that a run leaves
     return Path(shutil.copytree(csrun.__path__[0], tmp_path / "csrun", ignore=ignored))
 
 
 @pytest.mark.parametrize("room", compile_directory.ROOMS)
 def test_a_byte_of_any_source_changes_the_digest(tmp_path, room):
-    """Of the compiler's rooms, of what they import, and of the report's page.
+    """Sources of the compiler, their imports, and the report's page.
 
-    Each room without the others, which each digest would read again.
+    Each package is changed alone, since every digest reads all the others again.
     """
     ignored = shutil.ignore_patterns("__pycache__")
     folder = shutil.copytree(Path(csrun.__path__[0], room), tmp_path / room, ignore=ignored)

@@ -39,7 +39,7 @@ def clip_norm(tensors):
 
 
 def trained(network, make, clip=clip_norm):
-    """The weights after all steps by PyTorch, and how many gradients were changed by `clip`."""
+    """Weights after all steps in PyTorch, and how many gradients `clip` changed."""
     tensors = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
     optimizer, clipped = make([*tensors.values()]), 0
     for x, labels in network.batches(STEPS):
@@ -93,7 +93,7 @@ def test_the_gradient_of_all_minibatches_is_clipped(tmp_path, replicas, minibatc
 
 
 class Limited:
-    """An optimizer with limits that no option asks for."""
+    """Optimizer with limits that no public option sets."""
 
     def __init__(self, optimizer, limits):
         self._optimizer, self._limits = optimizer, limits
@@ -155,8 +155,10 @@ def test_groups_do_not_change_a_bit(tmp_path):
 
 
 def test_memoryx_holds_all_gradients_only_to_clip_them(tmp_path):
-    """Weights and momentum, and of the gradients three groups' at most, or all: the second group's,
-    which two visits give, as the first one's come between them, and two others'."""
+    """Weights, momentum and all gradients if they are clipped, else those of up to three groups:
+
+    the second group's, which two visits write with the first group's in between, and two others.
+    """
     network = Network((40, 40, 40, 40, 40, 40), optimizer=nn.SGD(0.05, 0.9))
     plan = network.compile(tmp_path, STREAMING, 1).plan
     assert len(plan.groups) == 5

@@ -1,4 +1,4 @@
-"""Compiled programs against PyTorch, and against themselves in another layout."""
+"""Compiled programs against PyTorch, and against each other with another memory layout."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ class Peer:
         )
 
     def logits(self, features: np.ndarray):
-        """Forward."""
+        """Forward pass."""
         x = torch.from_numpy(features).flatten(1)
         layers = [name.removesuffix("/kernel") for name in self.tensors if "kernel" in name]
         for layer in layers:
@@ -36,14 +36,14 @@ class Peer:
         return x
 
     def loss(self, batch):
-        """The mean loss over the valid rows."""
+        """Mean loss over the valid rows."""
         labels = torch.from_numpy(batch[1]).long()
         return torch.nn.functional.cross_entropy(
             self.logits(batch[0]), labels, ignore_index=IGNORE_INDEX
         )
 
     def train(self, batch) -> tuple[float, dict[str, np.ndarray]]:
-        """One step: the loss, and each gradient."""
+        """Train a step; return the loss and each gradient."""
         self._optimizer.zero_grad()
         loss = self.loss(batch)
         loss.backward()
@@ -52,7 +52,7 @@ class Peer:
         return loss.item(), gradients
 
     def take_over(self, machine: Machine) -> None:
-        """The machine's weights and momentum, so that the next step starts from the same."""
+        """Copy the machine's weights and momentum, so that the next step starts from them."""
         for name, tensor in self.tensors.items():
             tensor.data.copy_(torch.from_numpy(machine.state[name]))
             slot = machine.state.get(f"momentum/{name}")

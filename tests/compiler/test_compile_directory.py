@@ -1,4 +1,4 @@
-"""The compile directory: reused when equal, whole or not there, safe among compilers."""
+"""Compile directory: reused when equal, complete or absent, safe with concurrent compilers."""
 
 import errno
 import os
@@ -113,7 +113,7 @@ def test_a_full_disk_names_the_directory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["plan.json", "program.py", "manifest.json"])
 def test_a_flipped_bit_is_never_run(tmp_path, name):
-    """`offset_bytes` with one bit more is a plan as well, of other weights."""
+    """`offset_bytes` with one bit flipped is still a valid plan, with the wrong weights."""
     executable = compiled(tmp_path).executable
     path = executable.directory / name
     content = path.read_bytes()
@@ -180,7 +180,7 @@ def private(tmp_path):
 
 
 def compiled_apart(tmp_path, private):
-    """A compile into a model_dir, with a folder for what others may not touch."""
+    """Compile into a model_dir, with a private folder that other accounts cannot write."""
     return compile_model(Network().trace(), tmp_path / "model_dir", OPTIONS, private=private)
 
 
@@ -235,8 +235,8 @@ def test_a_private_compile_takes_the_place_of_a_foreign_one_alone(tmp_path, priv
     assert elsewhere.executable.directory.parent == tmp_path / "own"
 
 
-def test_where_all_files_seem_anothers_a_model_is_compiled_once(tmp_path, private, monkeypatch):
-    """A foreign bind mount, or an NFS server that squashes: fstat tells another owner."""
+def test_a_squashed_owner_costs_one_compile(tmp_path, private, monkeypatch):
+    """As on a foreign bind mount or a squashing NFS server: fstat reports another owner."""
     fstat = os.fstat
     model_dir = str(tmp_path / "model_dir")
 

@@ -1,4 +1,4 @@
-"""Matrices that come in parts: what is computed, what the store has, what the wafer needs."""
+"""Sharded matrices: results, layout of the store, and memory of the wafer."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ ADAMW = nn.AdamW(0.01, weight_decay=0.1)
 
 @dataclass(frozen=True)
 class Language:
-    """Embedding, two dense layers, and a head: the table again, or a kernel of its own."""
+    """Embedding, two dense layers, and a head: tied to the table, or with its own kernel."""
 
     tied: bool = True
     optimizer: nn.Optimizer = ADAMW
@@ -67,7 +67,7 @@ class Language:
         }
 
     def batches(self, count, rows=B):
-        """Some labels are ignored; of each batch only the first `rows` samples are valid."""
+        """Batches in which some labels are ignored and only the first `rows` samples are valid."""
         random = np.random.default_rng(6)
         for _ in range(count):
             ids, labels = random.integers(0, V, (2, B, T)).astype("i")
@@ -78,7 +78,7 @@ class Language:
 
 
 class Peer:
-    """The same in PyTorch, trained by AdamW."""
+    """The same network in PyTorch, trained by AdamW."""
 
     def __init__(self, network, weights):
         self.network = network
@@ -103,7 +103,7 @@ class Peer:
 
 
 def whole(plan, gradients):
-    """Gradients of the model's tensors, those of parts put together."""
+    """Gradients of the model's tensors, with shards concatenated."""
     found = {}
     for p in plan.parameters:
         own = gradients[p.name].T if p.is_transposed else gradients[p.name]
@@ -144,7 +144,7 @@ def test_steps_are_pytorchs(tmp_path, network, mode, rows):
 
 
 def test_a_matrix_that_is_multiplied_both_ways_gives_the_steps_of_the_whole_one(tmp_path):
-    """Of one-hot rows: a sum over the parts; of the head: side by side; clipped together."""
+    """One-hot rows sum over shards, the head concatenates them; one norm clips both."""
     sizes = (60, 8, 8, 60)
     network = TiedNetwork(sizes, precision="float64", optimizer=nn.Adam(0.01, clip_norm=0.1))
     options = [{}, {"max_group_bytes": MOST}]
@@ -168,7 +168,7 @@ def test_a_matrix_that_is_multiplied_both_ways_gives_the_steps_of_the_whole_one(
 )
 @pytest.mark.parametrize("tied", [True, False])
 def test_minibatches_of_matrices_in_parts_add_up(tmp_path, mode, how, tied):
-    """What the parts' operators make of samples, and of rows of padding, is known."""
+    """Operators of shards are known to work per sample, or per padding row."""
     network = Language(tied)
     whole = network.compile(tmp_path, mode, max_group_bytes=MOST)
     half = replace(network, samples=B // 2)
@@ -195,7 +195,7 @@ def test_first_values_are_those_of_the_whole_tensors(tmp_path):
 
 
 def test_a_small_wafer_cuts_as_a_large_one_that_is_told_to(tmp_path):
-    """The programs are one text but for its checksum: so are their bits."""
+    """The programs are equal except for their checksum, so that their bits are equal."""
     small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=30)
     executables = [
         Language().compile(tmp_path, system=small),
@@ -242,7 +242,7 @@ def test_parts_are_visited_one_after_the_other_and_back(tmp_path):
 
 
 def test_the_bias_of_a_head_comes_once(tmp_path):
-    """Its gradient is made without it."""
+    """The gradient of the bias does not need its value."""
     plan = Language(tied=False).compile(tmp_path, max_group_bytes=MOST).plan
     place = {g.index: g.layers[0] for g in plan.groups}
     visited = [place[group] for visit in plan.visits for group in visit.groups]
@@ -277,7 +277,7 @@ def test_a_matrix_stays_whole_that_lamb_trains_or_is_used_otherwise(tmp_path, op
 
 
 def test_numbers_that_no_part_has_are_refused_on_the_wafer(tmp_path):
-    """The streamers do not see them: they are made there."""
+    """Indices are computed on the wafer, where streamers cannot check them."""
     with Tracer("float32") as tracer:
         x = tracer.input("x", (4, 90), "float32")
         labels = tracer.input("labels", (4,), "int32")

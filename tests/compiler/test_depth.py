@@ -1,4 +1,4 @@
-"""Deep networks: the work of the compiler grows as their number of operators does."""
+"""Deep networks: the compiler's work is linear in the number of operators."""
 
 from collections.abc import Callable
 from cProfile import Profile
@@ -17,7 +17,7 @@ STREAMING = ExecutionMode.WEIGHT_STREAMING
 
 
 def calls_of(work: Callable[[], Any]) -> int:
-    """How many functions, Python's own included, some work calls."""
+    """Number of Python calls, built-in functions included, that some work makes."""
     profile = Profile()
     profile.runcall(work)
     return sum(entry.callcount for entry in profile.getstats())
@@ -38,7 +38,7 @@ def test_three_times_the_layers_cost_about_three_times_the_calls(tmp_path):
 
 
 def test_three_times_the_elementwise_operators_cost_no_power_of_two():
-    """A value that two operators read, whose results two read, and so on."""
+    """Each value is read by two operators, whose results are each read by two, and so on."""
 
     def calls_of_matching(steps: int) -> int:
         with Tracer("float32") as tracer:

@@ -1,4 +1,4 @@
-"""Values without elements, and single numbers, through compiled programs as through PyTorch."""
+"""Empty arrays and scalars in compiled programs, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_a_layer_of_no_features_trains_its_bias(tmp_path, mode, kernels):
 
 
 def test_a_layer_of_no_elements_is_estimated(tmp_path):
-    """The table of `PositionEmbedding` has no features; there is nothing to stream."""
+    """The table of `PositionEmbedding` has no features, so that no weights are streamed."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (4, 3, 0), "float32")
         loss = nn.sum(nn.PositionEmbedding(3)(x), (0, 1, 2))

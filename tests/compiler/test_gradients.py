@@ -1,4 +1,4 @@
-"""Every parameter's gradient is written, whatever it is a view of; each against PyTorch."""
+"""Gradients of parameters used through any kind of view, against PyTorch."""
 
 import pytest
 from support.autograd import check, trace

@@ -1,4 +1,4 @@
-"""A writer of a compile directory that ends before any of its steps leaves nothing half-made."""
+"""A compile that is interrupted before any of its steps leaves no partial directory."""
 
 import os
 import signal
@@ -23,17 +23,17 @@ def files_in(folder: Path) -> Files:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole compile directory."""
+    """A complete compile directory."""
     root = tmp_path_factory.mktemp("compiled")
     return compile_model(Network().trace(), root, options_of()).executable.directory
 
 
 def nothing(target: Path) -> None:
-    """The first compile of its kind."""
+    """No compile directory: the first compile of a model."""
 
 
 def a_damaged_one(target: Path) -> None:
-    """A compile directory that another version has left."""
+    """A damaged compile directory left by another version."""
     target.mkdir(parents=True)
     (target / "plan.json").write_text("{}")
     (target / "program.py").touch()
@@ -74,7 +74,7 @@ def test_what_lies_there_later_is_whole(
 
 
 def interrupted(target: Path, files: Files, how: signal.Signals, step: int) -> int:
-    """The exit code of a process that gets a signal before its nth step of writing a compile."""
+    """Exit code of a process that receives a signal before its nth step of writing a compile."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 1
@@ -89,7 +89,7 @@ def interrupted(target: Path, files: Files, how: signal.Signals, step: int) -> i
 
 
 def signal_before(step: int, how: signal.Signals, root: Path) -> None:
-    """An audit hook stays for good: this is for a process that ends soon."""
+    """Install an audit hook, which cannot be removed: only for a process that ends soon."""
     left = step
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:

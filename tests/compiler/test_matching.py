@@ -1,4 +1,4 @@
-"""Operators that cannot be compiled: named with their layer and the user's line."""
+"""Operators that cannot be compiled: the error names their layer and the user's line."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Steps in mixed precision: beside PyTorch with the same roundings, in both modes, and scaled."""
+"""Steps in mixed precision, in both execution modes, against PyTorch with the same roundings."""
 
 import logging
 from dataclasses import replace
@@ -30,7 +30,7 @@ KERNELS = ["numpy", *(["llvm"] if machine_code.is_supported() else [])]
 
 
 class Trained:
-    """A network after some steps: losses of the steps, weights by name, state of the scale."""
+    """Result of some steps: losses, weights by name, state of the loss scale."""
 
     def __init__(
         self, network: Network, folder, mode=PIPELINED, steps=STEPS, data_batch=None, **options
@@ -58,7 +58,7 @@ class Trained:
 
 
 def gradients_of_torch(network, kind):
-    """Of one step in float64, with explicit roundings where csrun stores 16 bits."""
+    """Gradients of a float64 step, rounded wherever csrun stores 16 bits."""
     store = storing(torch, kind)
     ((x, labels),) = network.batches(1)
     leaves = {
@@ -112,8 +112,8 @@ def test_a_step_in_bfloat16_is_near_autocasts(tmp_path, products):
 @pytest.mark.skipif(not machine_code.is_supported(), reason="this host has no machine code")
 @pytest.mark.parametrize("is_here", [True, False])
 @pytest.mark.parametrize("products", INSTRUCTIONS)
-def test_products_of_pairs_beside_float32(tmp_path, monkeypatch, caplog, products, is_here):
-    """AVX512-BF16 has its bits where no number is below 2^-126; a machine without it says so."""
+def test_bfloat16_pairs_match_float32_products(tmp_path, monkeypatch, caplog, products, is_here):
+    """Bits are equal without subnormal numbers; missing instructions are logged."""
     caplog.set_level(logging.INFO, "csrun")
     kernel_code._log_once.cache_clear()
     network = Network(storage=BFLOAT16)
@@ -200,7 +200,7 @@ def test_a_streamed_step_of_one_batch_needs_no_words_in_the_store(tmp_path):
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_narrowed_as_numpy_does(tmp_path, name, kernels):
-    """Of all exponents, NaN and infinities, in a length that no vector divides."""
+    """All exponents, NaN and infinities, in an array whose length no vector width divides."""
     half = FORMATS[name]
     bits = np.random.default_rng(5).integers(0, 1 << 32, 100_003, np.uint32)
     weights = bits.view("f")
@@ -238,7 +238,7 @@ FACTOR = 2.0**-25
 
 
 def vanishing(storage, **options):
-    """A network whose gradients are too small for float16."""
+    """Network whose gradients underflow in float16."""
     optimizer = nn.SGD(0.05 / FACTOR, 0.9, **options)
     return Network(storage=storage, optimizer=optimizer, loss_factor=FACTOR)
 

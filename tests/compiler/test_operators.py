@@ -1,4 +1,4 @@
-"""Each case of the operators' table in a compiled program, forward and backward, beside PyTorch."""
+"""Each case of the operator table in a compiled program, forward and backward, against PyTorch."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ FAMILIES = {
 
 @pytest.fixture(autouse=True)
 def _no_texts(no_texts):
-    """Hundreds of compiles of which nobody reads a text."""
+    """Skip the texts of hundreds of compiles."""
 
 
 def emitted(case: Case, *operands: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def programs(cases: Sequence[Case]) -> Iterator[tuple[Way, Sequence[Case]]]:
 
 
 def check(cases: Sequence[Case], way: Way, root: Path, is_machine_code: bool = False) -> None:
-    """Compare with PyTorch in float64: NumPy kernels of float64, or machine code of float32."""
+    """Compare with PyTorch in float64: NumPy kernels in float64, or machine code in float32."""
     samples = [sample_of(case) for case in cases]
     if is_machine_code:
         written = Written([sample.single() for sample in samples], way, "float32")

@@ -1,4 +1,4 @@
-"""Every optimizer's updates in compiled programs against torch.optim, with decay and schedules."""
+"""Updates of all optimizers in compiled programs, with decay and schedules, against torch.optim."""
 
 import re
 
@@ -86,7 +86,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """PyTorch's threads take longer to wake than these layers to compute."""
+    """Limit PyTorch to one thread, as waking others takes longer than these layers."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -104,7 +104,7 @@ class Peer:
         self.optimizer = make(list(self.tensors.values()))
 
     def train(self, batch):
-        """One step; the gradients."""
+        """Train a step; return the gradients."""
         x = torch.from_numpy(batch[0]).flatten(1)
         layers = [name.removesuffix("/kernel") for name in self.tensors if "kernel" in name]
         for layer in layers:
@@ -202,7 +202,7 @@ def test_adams_state_is_pytorchs_moments_but_for_a_factor(tmp_path):
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_lambs_ratio_is_one_where_a_norm_is_zero(tmp_path, scale):
-    """Biases begin at zero: their first update is Adam's direction itself."""
+    """Biases start at zero: their first update is Adam's."""
     network = Network(precision="float64", optimizer=nn.Lamb(0.01, weight_decay=0.0))
     first = {name: scale * value for name, value in network.parameters().items()}
     first = {name: 0 * value if "bias" in name else value for name, value in first.items()}
@@ -214,7 +214,7 @@ def test_lambs_ratio_is_one_where_a_norm_is_zero(tmp_path, scale):
 
 
 def test_a_centered_variance_that_rounding_makes_negative_is_zero(tmp_path):
-    """Equal gradients: PyTorch's root is of a number that may be a little below zero."""
+    """Equal gradients: PyTorch takes the root of a number that may be slightly negative."""
     network = Network(optimizer=nn.RMSProp(1e-6, alpha=0.5, centered=True))
     executable = network.compile(tmp_path, MODES[0])
     machine = Machine(executable, network.parameters())

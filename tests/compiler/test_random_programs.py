@@ -1,6 +1,6 @@
-"""Seeded random programs over csrun.nn against PyTorch: modes, minibatches, padding, updates.
+"""Seeded random programs of csrun.nn against PyTorch: modes, minibatches, padding, updates.
 
-Those of float32 are in NumPy and in machine code, with one thread and several, which change no bit.
+Programs in float32 run in NumPy and in machine code with several thread counts, with equal bits.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ ATOL = {"float64": 1e-9, "float32": 1e-3}
 
 @pytest.fixture(autouse=True)
 def _no_texts(no_texts):
-    """Hundreds of compiles of which nobody reads a text."""
+    """Skip the texts of hundreds of compiles."""
 
 
 #: Whose epsilon keeps the rounding of gradients that are 0 from becoming updates.
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Form:
-    """What computes a program."""
+    """Kernels, matrix products and threads of a program."""
 
     kernels: str = "numpy"
     products: str = "own"
@@ -58,7 +58,7 @@ FORMS = [Form("llvm", threads=2), Form("llvm", "blas", 2), Form("llvm", threads=
 
 @dataclass(frozen=True)
 class Way:
-    """How a program is run, drawn from its seed."""
+    """Run configuration of a program, drawn from its seed."""
 
     mode: ExecutionMode
     minibatches: int
@@ -75,7 +75,7 @@ class Way:
 
 
 def way_of(program):
-    """Batches that are normalized are not split, and have samples to differ."""
+    """Draw a configuration; batches with batch norm are not split, and have several samples."""
     random = np.random.default_rng(program.seed)
     is_normalized = bool(program.numbers_of("batch_norm"))
     minibatches = int(random.choice([1, 2, 3, 4]))
@@ -101,7 +101,7 @@ def batch_of(program, way, index):
 
 
 def complaint(program, root):
-    """What of some steps is not as PyTorch has it on the valid samples, or ''."""
+    """First mismatch with PyTorch on the valid samples of some steps, or ''."""
     way = way_of(program)
     try:
         return next((f"{way}: {name} differs" for name in differences(program, way, root)), "")
@@ -110,7 +110,7 @@ def complaint(program, root):
 
 
 def differences(program, way, root):
-    """Of each step the loss, outputs and gradients, and the weights and statistics after it."""
+    """Differences of each step's loss and outputs, and of the gradients and state after it."""
     model = lambda x, y: program.run(Ours(), x, y)  # noqa: E731
     optimizer, options = OPTIMIZERS[way.optimizer]
     how = {"precision": way.precision, "optimizer": optimizer}
@@ -140,7 +140,7 @@ def differences(program, way, root):
 
 
 def changed_bits(stepped, other):
-    """What of two results of one step is not equal to the last bit."""
+    """Names of a step's values whose bits differ between two results."""
     found, wanted = (
         {"loss": s.result.loss, **s.result.outputs, **s.gradients} for s in (stepped, other)
     )
@@ -150,7 +150,7 @@ def changed_bits(stepped, other):
 
 
 def peer_step(program, peer, updates, batch, outputs):
-    """What PyTorch has of a step by their names; it drops what our outputs have dropped."""
+    """PyTorch's values of a step by name, with the dropout masks of our outputs."""
     for number in program.numbers_of("dropout"):
         kept = torch.tensor(outputs[f"v{number}"] != 0).double()
         peer.masks[number] = kept / (1 - program.statements[number].options[0])
@@ -167,7 +167,7 @@ def peer_step(program, peer, updates, batch, outputs):
 
 
 def kind_of(found):
-    """An error's class, or that something differs: a smaller program must fail alike."""
+    """Class of an error, or of a mismatch: a reduced program must fail in the same way."""
     return "differs" if found.endswith("differs") else found.partition("(")[0].rpartition(": ")[2]
 
 

@@ -1,4 +1,4 @@
-"""How many replicas: the choice from one trace is that from a compile of every number."""
+"""Number of replicas: the choice from one trace equals that from compiling every number."""
 
 import re
 
@@ -25,7 +25,7 @@ BATCH = 256
 
 
 def compiled_rates(root, sizes, **options):
-    """Estimated samples/s of the compile with each number of replicas that fits."""
+    """Estimated samples/s of compiles with each number of replicas that fits."""
     rates = {}
     for replicas in (2**n for n in range(BATCH.bit_length())):
         network = Network(sizes, BATCH // replicas)
@@ -58,13 +58,13 @@ def test_where_a_batchs_fixed_time_decides_one_is_enough():
 
 
 def test_gradients_that_take_longer_than_they_save_keep_it_at_one():
-    """Weights of 1.25 MB in each of several replicas, summed for eight samples."""
+    """1.25 MB of weights in each replica, whose gradients are summed after eight samples."""
     network = Network(sizes=(784, 400, 10), batch=8)
     assert choose_replicas(network.trace(), options_of(system=SLOWLY_LINKED)).replicas == 1
 
 
 def test_no_more_than_fit(tmp_path):
-    """40 x 40 cores of 1 KiB; each replica keeps all the weights."""
+    """40 x 40 cores of 1 KiB; each replica holds all weights."""
     small = msgspec.structs.replace(
         SLOWLY_LINKED, fabric_width=40, fabric_height=40, usable_cores=1600, sram_kb_per_core=1
     )
@@ -75,7 +75,7 @@ def test_no_more_than_fit(tmp_path):
 
 
 def test_each_replica_has_its_minibatches_in_flight():
-    """The trace is of a minibatch; four of them leave a quarter of the batch to share out."""
+    """The trace is of one minibatch; four in flight leave a quarter of the batch for replicas."""
     options = options_of(system=SYSTEM, minibatches_in_flight=4)
     assert choose_replicas(Network(batch=4).trace(), options).most == 4
 
@@ -97,7 +97,7 @@ def test_a_model_without_weights_has_one():
 
 
 def normalized(**norm):
-    """A dense layer whose results are normalized over the batch."""
+    """A dense layer followed by batch norm."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (BATCH, 6), "float32")
         labels = tracer.input("labels", (BATCH,), "int32")
@@ -117,7 +117,7 @@ def test_a_model_that_mixes_the_samples_of_a_batch_has_one_and_says_why():
 
 
 def test_a_small_model_with_a_large_batch_has_several_on_a_cs2():
-    """Its PEs outnumber the weights, each of which is at work in one place of a replica."""
+    """There are more PEs than weights, and a replica can use only one PE per weight."""
     choice = choose_replicas(Network(batch=32768).trace(), options_of())
     assert choice.replicas > 1
     assert choice.gain > 1.01

@@ -1,4 +1,4 @@
-"""Rates and decays that come with each step, in compiled programs, against torch.optim."""
+"""Learning rates and weight decays that are inputs of each step, against torch.optim."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class ByAlgorithm:
-    """Minimizes a loss by an algorithm of CIRH."""
+    """Optimizer that minimizes a loss with an algorithm of CIRH."""
 
     algorithm: Algorithm
 
@@ -50,7 +50,7 @@ def compiled(tmp_path, algorithm):
 
 
 def numbers_of(step: int) -> tuple[float, float]:
-    """A warm-up, and a decay that is nothing, next to nothing and much."""
+    """Warm-up of the rate, and weight decays of zero, nearly zero and much."""
     return 0.02 * (step + 1) / 30, (0.0, 1e-14, 0.1)[step % 3]
 
 

@@ -1,4 +1,4 @@
-"""A weight that is used twice: one group with more visits, its gradients added where they lie."""
+"""Tied weights: one group with several visits, whose gradients are added in place."""
 
 from math import prod
 
@@ -35,7 +35,7 @@ class Peer:
         self.optimizer = optimizer([*self.tensors.values()], **options)
 
     def train(self, batch):
-        """One step: the loss and the gradients."""
+        """Train a step; return the loss and the gradients."""
         hidden = torch.from_numpy(batch[0]).flatten(1) @ self.tensors["table/weight"]
         layers = [name.removesuffix("/kernel") for name in self.tensors if "kernel" in name]
         for layer in layers:
@@ -54,7 +54,7 @@ class Peer:
     ("mode", "tile"), [(PIPELINED, 1), (STREAMING, 40), (PIPELINED, 40), (STREAMING, 1 << 16)]
 )
 def test_steps_in_float64_are_pytorchs(tmp_path, monkeypatch, mode, tile):
-    """The product that is added comes in tiles of a row, of some rows, and as a whole."""
+    """The accumulated product is computed in tiles of one row, of several rows, and at once."""
     monkeypatch.setattr(accumulate, "TILE_ELEMENTS", tile)
     network = TiedNetwork(SIZES, precision="float64")
     machine = Machine(network.compile(tmp_path, mode, 1), network.parameters())
@@ -130,7 +130,7 @@ def test_its_group_is_the_untied_ones_without_the_heads(tmp_path):
 
 
 def test_no_second_gradient_is_alive(tmp_path):
-    """Beside the slots there are activations and a tile; pipelined, the store has one gradient."""
+    """Next to the slots there are activations and a tile; a pipeline's store has one gradient."""
     network = TiedNetwork((8000, 64, 64, 8000), batch=4)
     whole = 4 * 8000 * 64
     streaming = network.compile(tmp_path, STREAMING).plan
@@ -146,7 +146,7 @@ VOCABULARY, WIDTH, TOKENS = 3000, 64, 3
 
 
 def language_model(precision, batch=4, padding_idx=None):
-    """A table of words that is looked up and, in the end, attended to."""
+    """Language model whose table is used for lookup and, at the end, in attention."""
     with Tracer(precision) as tracer:
         tokens = tracer.input("tokens", (batch, TOKENS), "int32")
         labels = tracer.input("labels", (batch, TOKENS), "int32")
@@ -188,7 +188,7 @@ def test_a_table_of_words_gets_both_gradients(tmp_path, mode, padding_idx):
 
 
 def tied_rows():
-    """A square weight that is used three times in a row, and a gain that is used twice."""
+    """Square weight that is used three times in a row, and a gain that is used twice."""
     with Tracer("float64") as tracer:
         x = tracer.input("features", (4, 6), "float64")
         labels = tracer.input("labels", (4,), "int32")

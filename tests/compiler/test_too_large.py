@@ -1,4 +1,4 @@
-"""Models that the wafer cannot hold: the layer, the bytes, and what fits."""
+"""Models too large for the wafer: the error names the layer, its bytes, and a size that fits."""
 
 import re
 
@@ -70,9 +70,9 @@ CONTRACTED = "give the layer fewer units, or use a larger system"
 def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
     tmp_path, mode, cores, layer, needed, remedy
 ):
-    """Kernel and bias; in a pipeline with gradients and momentum; streamed, some of its columns.
+    """Kernel and bias; pipelined, with gradients and momentum; streamed, some columns.
 
-    Then buffers for one sample.
+    Then the buffers of one sample.
     """
     network = Network(sizes=(12, 7, 4000, 5), batch=1)
     small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=cores)
@@ -82,7 +82,7 @@ def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
 
 
 def test_parts_larger_than_a_wafer_has_room_for_are_to_be_smaller(tmp_path):
-    """A bound of the user's own takes the place of the share of the wafer that fits."""
+    """A bound set by the user replaces the share of the wafer that fits."""
     small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=100)
     options = options_of(ExecutionMode.WEIGHT_STREAMING, system=small)
     network = Network(sizes=(12, 400, 200, 5), batch=2)

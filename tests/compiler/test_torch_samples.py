@@ -1,6 +1,6 @@
-"""PyTorch's own samples of its operators and optimizers, compiled and by the reference interpreter.
+"""PyTorch's own samples of its operators and optimizers, compiled and in the reference interpreter.
 
-Operands come as inputs, as activations, as parameters and as views of them; forward and backward,
+Operands are inputs, activations, parameters and views of them; forward and backward passes are
 within the tolerances of PyTorch's own tests. The table is support/samples/table.py.
 """
 
@@ -37,7 +37,7 @@ TABLE = "tests/support/samples/table.py"
 
 @pytest.fixture(autouse=True)
 def _quick_compiles(no_texts, quick_builds):
-    """Hundreds of compiles of which nobody reads a text; test_operators.py has optimized ones."""
+    """Skip texts and optimization of hundreds of compiles; test_operators.py optimizes."""
 
 
 def check(row, root, most, every):
@@ -59,7 +59,7 @@ def test_all_samples_give_what_pytorch_gives(tmp_path, row):
 
 
 def updates(name, noted):
-    """An optimizer of the database with each of its options that csrun has, and csrun's own."""
+    """csrun's counterpart of an optimizer of PyTorch's samples, with each supported option."""
     found, skipped = [], set()
     for sample in optimizers()[name].optim_inputs_func(device="cpu"):
         options = {k: float(v) if k == "lr" else v for k, v in sample.kwargs.items()}
@@ -72,8 +72,8 @@ def updates(name, noted):
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_give_what_pytorchs_give(tmp_path, name, precision):
-    """From equal gradients, by the compiled program and by the reference interpreter."""
+def test_optimizers_match_pytorch(tmp_path, name, precision):
+    """With equal gradients, by the compiled program and by the reference interpreter."""
     for options, optimizer in updates(name, Noted())[0]:
         network = Network(sizes=(4, 3, 2), batch=4, precision=precision, optimizer=optimizer)
         executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 100)

@@ -1,4 +1,4 @@
-"""A large group's update in two halves, at once in two threads: the bits of one function."""
+"""Update of a large group by two threads, one per half: the bits of a single function."""
 
 import re
 
@@ -27,7 +27,7 @@ SIZES = (60, 90, 70, 5)  # of the first two layers alone are several tiles
 
 
 def updated(folder, optimizer, processors, kernels="numpy"):
-    """The state after two steps of random gradients, by so many processors; and the program."""
+    """State after two steps of random gradients with this many CPUs, and the program."""
     network = Network(SIZES, optimizer=optimizer)
     executable = network.compile(folder, ExecutionMode.WEIGHT_STREAMING, kernels=kernels)
     store = np.zeros(executable.plan.store.nbytes, np.uint8)
@@ -78,7 +78,7 @@ def test_more_threads_share_machine_code_with_the_same_bits(
 
 
 def test_both_halves_have_as_many_elements(tmp_path, monkeypatch):
-    """To a tile: 60 * 90 weights, of the first of two groups, and 90 biases, rounded up to 16."""
+    """Up to a tile: 60 * 90 weights, of the first of two groups, and 90 biases, padded to 16."""
     monkeypatch.setattr(update_code, "HALVED_FROM", 4 * TILE)
     monkeypatch.setattr(flat, "TILE_ELEMENTS", TILE)
     _, program = updated(tmp_path, nn.SGD(0.1), 1)

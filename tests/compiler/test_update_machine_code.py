@@ -1,4 +1,4 @@
-"""Updates of weights in machine code: the bits of the NumPy form, with every optimizer."""
+"""Weight updates of every optimizer in machine code: the bits of the NumPy form."""
 
 from dataclasses import fields
 
@@ -33,7 +33,7 @@ OPTIMIZERS = {
 
 
 def updated(folder, optimizer, precision, kernels):
-    """The store after three steps of random gradients, one of them clipped, with infinities."""
+    """Store after three steps of random gradients with infinities, one of them clipped."""
     network = Network((9, 13, 5), optimizer=optimizer, precision=precision)
     executable = network.compile(folder / kernels, ExecutionMode.WEIGHT_STREAMING, kernels=kernels)
     store = np.zeros(executable.plan.store.nbytes, np.uint8)
@@ -57,7 +57,7 @@ KINDS = (Sgd, Adam, Lamb, Adamax, NAdam, RAdam, Adagrad, RmsProp, Adadelta)
 
 
 def made(kind, flag, decay):
-    """An optimizer, all of whose options are on or off."""
+    """Optimizer with all of its options on or off."""
     given = {"learning_rate": Constant(0.01), "weight_decay": decay}
     others = {f.name: flag if f.type == "bool" or f.type is bool else 0.75 for f in fields(kind)}
     return kind(**{**others, **given})
@@ -76,14 +76,14 @@ def test_each_loop_of_an_optimizer_has_the_bits_of_numpy(kind, flag, decay):
 @pytest.mark.parametrize("half", [FLOAT16, BFLOAT16, cbfloat16()], ids=lambda half: half.name)
 @pytest.mark.parametrize("kind", [Sgd, Adam])
 def test_loops_over_words_have_the_bits_of_numpy(kind, half):
-    """Any word may be a gradient."""
+    """Gradients with any 16-bit word."""
     words = np.random.default_rng(1).integers(0, 1 << 16, 37)
     form = UpdateForm("float32", True, half=half, reads_words=True, writes_words=True)
     check_bits(UpdateLoops.of(made(kind, True, 0.01), form), words)
 
 
 def check_bits(loops, gradients):
-    """Both forms of the loops have the same bits; divisions and guard pages change none."""
+    """Assert that both forms have equal bits, for any division, between guard pages."""
     for loop in loops.all:
         case = KernelCase(loop, {"gradients": gradients}, 37)
         numbers = [0.3 + 0.1 * place for place, _ in enumerate(loop.op.numbers)]

@@ -30,7 +30,7 @@ def functions_of(model):
 
 
 def twice(layer):
-    """Two layers of one size, one after the other."""
+    """Two layers of equal size in sequence."""
     return lambda x: layer()(nn.Dense(12)(layer()(nn.Dense(12)(x))))
 
 
@@ -91,7 +91,7 @@ def test_inputs_that_are_copied_live_until_the_kernel_has_read_them(tmp_path):
 
 
 def test_programs_of_a_process_share_the_code_of_functions(monkeypatch):
-    """The second program has a layer more, so that its kernels and arrays have other names."""
+    """The second program has one more layer, so that its kernels and arrays have other names."""
     build, built = kernel_functions.kernel_code, []
 
     def noted(*args):

@@ -1,4 +1,4 @@
-"""Views of a buffer, against NumPy's; and the text by which a program makes them."""
+"""Views of a buffer, against NumPy's, and the expressions that create them in a program."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["permute", "expand", "reshape", "par
 
 
 def strided(array, base):
-    """The view by its numbers."""
+    """Return the view by its offset, shape and strides."""
     strides = [stride * base.itemsize for stride in array.strides]
     return np.lib.stride_tricks.as_strided(base.ravel()[array.offset :], array.shape, strides)
 

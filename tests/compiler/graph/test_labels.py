@@ -1,4 +1,4 @@
-"""Labels by which values are put have a range, as those that rows are looked up by."""
+"""Range checks of labels used as scatter or lookup indices."""
 
 import pytest
 

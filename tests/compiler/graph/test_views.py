@@ -1,4 +1,4 @@
-"""Views in programs: read where they lie, copied where memory must hold them anew; by PyTorch."""
+"""Views in programs: read in place, or copied to contiguous memory; against PyTorch."""
 
 import pytest
 from support.autograd import check
@@ -28,7 +28,7 @@ def attention_of_selections(f, x):
 
 
 def attention_and_norms(f, x):
-    """The operators of a transformer on views."""
+    """Attention and norms of a transformer, computed on views."""
     h = f.transpose(f.norm(f.transpose(x, (1, 0, 2)), "one"), (1, 0, 2))
     q, k, v = (heads(f, (h @ f.p(name, D, D))) for name in "qkv")
     mixed = f.transpose(f.attention(q, k, v), (0, 2, 1, 3))
@@ -78,7 +78,7 @@ def parts_of_parts(f, x):
 
 
 def rotated(f, x):
-    """The halves of the last axis, one negated, in the other order."""
+    """Rotary embedding: the halves of the last axis swapped, one of them negated."""
     y = f.sigmoid(x @ f.p("w", D, D))
     half = D // 2
     return f.concatenate([-y[..., half:], y[..., :half]], -1) * f.p("angle", T, D) + y
@@ -90,7 +90,7 @@ def joined(f, x):
 
 
 def a_value_and_what_its_parts_make(f, x):
-    """No loop over rows computes all of it: rows are read before they are there."""
+    """Loops over rows must not be fused here, as rows would be read before they are written."""
     y = f.sigmoid(x[:, 0] @ f.p("w", D, 4)) * f.p("v", 4)
     return f.sigmoid(y[:, 2:3]) + y
 
@@ -120,7 +120,7 @@ def test_programs_of_views_are_pytorchs(tmp_path, monkeypatch, case):
 
 
 def test_heads_cost_nothing(tmp_path):
-    """From one projection to attention's products and back no array is copied, both ways."""
+    """From one projection through attention's products no array is copied, forward or backward."""
     for case in (attention_of_slices, attention_of_selections):
         program = check(torch, case, (B, T, D), tmp_path)
         copies = [line for line in program.splitlines() if "copyto(" in line]

@@ -1,8 +1,8 @@
-"""What the tests of this folder share: programs that they run, and whose texts nobody reads."""
+"""Fixture of this folder: programs are compiled without texts."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _without_texts(no_texts: None) -> None:
-    """Texts of passes and of kernels take a fifth of a small compile's time."""
+    """Skip the texts of passes and kernels, a fifth of a small compile's time."""

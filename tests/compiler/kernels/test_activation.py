@@ -65,7 +65,7 @@ SLOPES = np.array([INF, NAN, INF, 3.0, 2.0, 5.0, 0.5, 2.0])  # of the loss, by e
 
 
 def special(name, precision, layer):
-    """A sum over activations of special values, each times a slope that may be special, too."""
+    """Sum of activations of special values, each weighted by a slope that may be special, too."""
     with Tracer(precision) as tracer:
         x = tracer.input("features", (8, 1), precision)
         slopes = tracer.input("labels", (8, 1), precision)
@@ -89,7 +89,7 @@ def _bias(tracer):
     [("relu", "float32"), ("relu", "float64"), ("relu6", "float32")],  # its float64 has NaN dead
 )
 def test_what_is_not_finite_goes_through_as_pytorchs_does(tmp_path, name, precision, layer):
-    """Where a unit is dead its gradient is 0, whatever came back; where it is NaN it is not."""
+    """The gradient of a dead unit is 0 for any incoming gradient, that of a NaN is not."""
     executable = compile_model(special(name, precision, layer), tmp_path, options_of()).executable
     machine = Machine(executable, {"dense/kernel": np.ones((1, 1))} if layer else {})
     batch = VALUES.astype(precision)[:, None], SLOPES.astype(precision)[:, None]

@@ -1,4 +1,4 @@
-"""Dropout of attention's weights: under the reference's masks as PyTorch's, however it is split."""
+"""Attention dropout: PyTorch's results under the reference's masks, with any micro-batch size."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def batch(rows):
 
 
 def masks(rows):
-    """Which weights are kept, by the reference's own Philox."""
+    """Masks of the attention weights, drawn by the reference Philox."""
     options = {"rate": RATE, "stream": 0, "rows": 1, "runs": HEADS * LENGTH}
     properties = {name: attribute(value) for name, value in options.items()}
     return dropout_mask(properties, (rows, HEADS, LENGTH, LENGTH), MaskCounter(SEED, STEP))

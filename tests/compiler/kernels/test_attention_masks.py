@@ -1,4 +1,4 @@
-"""Each shape of MultiHeadAttention's mask: a step as that of torch.nn.MultiheadAttention."""
+"""MultiHeadAttention with masks of each shape, against torch.nn.MultiheadAttention."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SIZE, HEADS, LENGTH = 6, 2, 5
 
 
 def features_of(rows):
-    """x [B, T, D] and what masks are made of [B, T, T], side by side; keys see themselves."""
+    """Concatenation of x [B, T, D] and the mask's numbers [B, T, T], whose diagonal is visible."""
     numbers = np.random.default_rng(31)
     x = numbers.standard_normal((rows, LENGTH, SIZE))
     seen = (numbers.random((rows, LENGTH, LENGTH)) > 0.5) | np.eye(LENGTH, dtype=bool)
@@ -24,7 +24,7 @@ def of_keys(seen):
 
 
 def of_pairs(seen):
-    """One for all samples: pairs that most of them see, which every key is of itself."""
+    """Mask for all samples: pairs visible in most of them; every key sees itself."""
     return nn.mean(seen.astype("float32"), axis=0) > 0.5
 
 
@@ -37,7 +37,7 @@ def of_broadcast_keys(seen):
 
 
 def peers_mask(shape, seen):
-    """The mask as torch.nn.MultiheadAttention takes it: true where there is nothing to see."""
+    """Mask of torch.nn.MultiheadAttention, which is true where attention is not allowed."""
     if shape is of_pairs:
         return {"attn_mask": ~(seen.double().mean(0) > 0.5)}
     if shape is of_samples:

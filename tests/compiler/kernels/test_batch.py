@@ -1,4 +1,4 @@
-"""What keeps padding out writes over what nobody else reads."""
+"""Masking of padding rows reuses an array that has no other reader."""
 
 import numpy as np
 import pytest

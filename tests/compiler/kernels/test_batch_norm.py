@@ -1,4 +1,4 @@
-"""Batch normalization in compiled programs, its running state included, against PyTorch."""
+"""Batch normalization in compiled programs, with its running statistics, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ TOLERANCES = {"float32": 2e-5, "float64": 1e-11}
 
 
 def module(run_mode, precision, batch=B, clip_norm=None, **norm):
-    """Images, a norm over images, one over features, and one that no loss depends on."""
+    """Norms over images and over features, and a norm on which no loss depends."""
     with Tracer(precision) as tracer:
         x = tracer.input("features", (batch, 2, 6, 5), precision)
         labels = tracer.input("labels", (batch,), "int32")
@@ -57,7 +57,7 @@ class Peer(torch.nn.Module):
         return self.out(self.second(self.up(x)).tanh())
 
     def named(self):
-        """Its tensors by csrun's names, dense kernels as csrun has them."""
+        """PyTorch's tensors by csrun's names, with dense kernels in csrun's layout."""
         names = {"running_mean": "running_mean", "running_var": "running_var", "bias": "bias"}
         found = {}
         for name, value in self.state_dict().items():
@@ -73,7 +73,7 @@ class Peer(torch.nn.Module):
 
 
 def batches(precision, random, valid=VALID):
-    """The samples of each; the last one is filled up with what must not count."""
+    """Batches of samples; the last one is padded with values that must not count."""
     for number in range(STEPS):
         rows = valid if number == STEPS - 1 else B
         features = (random.standard_normal((B, 2, 6, 5)) * 3 + number % 3).astype(precision)
@@ -120,7 +120,7 @@ def test_steps_and_the_running_state_are_pytorchs(tmp_path, peer, mode, precisio
 
 
 def in_parts(peer, features, labels, size):
-    """PyTorch's loss of minibatches, its gradients, and the mean of what each does to the state."""
+    """PyTorch's loss and gradients over minibatches, and the mean of their state updates."""
     first = {name: value.clone() for name, value in peer.named_buffers()}
     following = {name: torch.zeros_like(value) for name, value in first.items()}
     total = 0.0
@@ -147,7 +147,7 @@ def in_parts(peer, features, labels, size):
     ],
 )
 def test_by_minibatch_each_has_statistics_of_its_own(tmp_path, peer, split):
-    """The last batch has five samples: three and two of two minibatches, or five of one."""
+    """The last batch has five samples: minibatches of three and two, or a single one of five."""
     count = max(split.values())
     traced = module(RunMode.TRAIN, "float64", B // count, by_minibatch=True)
     options = options_of(PIPELINED, RunMode.TRAIN, group_bytes=400, **split)
@@ -172,7 +172,7 @@ def test_by_minibatch_each_has_statistics_of_its_own(tmp_path, peer, split):
 
 
 def test_a_minibatch_of_padding_alone_gives_nothing(tmp_path, peer):
-    """Two samples in three minibatches of two: the statistics are those of the first one."""
+    """Two samples in three minibatches of two: only the first minibatch sets the statistics."""
     traced = module(RunMode.TRAIN, "float64", B // 3, by_minibatch=True)
     options = options_of(PIPELINED, RunMode.TRAIN, minibatches_in_flight=3)
     executable = compile_model(traced, tmp_path, options).executable

@@ -22,7 +22,7 @@ TOLERANCES = {"float32": 3e-6, "float64": 1e-13}
 
 
 def case(shape, filters, use_bias=True, **options):
-    """A layer on images, and PyTorch's function."""
+    """An image layer, and the PyTorch function to compare with."""
     layer = nn.Conv2D(filters, use_bias=use_bias, **options)
     names = {name: value for name, value in options.items() if name != "kernel_size"}
 
@@ -54,7 +54,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=TOLERANCES)
 def stepped_cases(request, tmp_path_factory):
-    """A step of all cases, once in each precision."""
+    """Step of all cases, computed once in each precision."""
     root = tmp_path_factory.mktemp(request.param)
     return stepped(root, CASES, request.param), TOLERANCES[request.param]
 
@@ -66,7 +66,7 @@ def test_a_convolution_and_its_gradients_are_pytorchs(stepped_cases, name):
 
 
 def shared(x):
-    """A kernel that two convolutions have, one of them strided, the sum of their pixels."""
+    """Two convolutions, one of them strided, share a kernel; their pixels are summed."""
     shape = (2, 2, 3, 3)
     with nn.scope("shared"):
         kernel = x.tracer.parameter("kernel", shape, nn.initializers.zeros(shape))

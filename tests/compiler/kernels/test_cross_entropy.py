@@ -1,4 +1,4 @@
-"""Cross entropy's loops over rows, of few classes and of many, against PyTorch's."""
+"""Cross-entropy loops over rows, with few and many classes, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ KINDS = {"narrow": (NarrowForward, NarrowBackward), "wide": (WideForward, WideBa
 
 
 def kernels(kind, logits, labels, ignore_index, smoothing=0.0, is_checked=True):
-    """The losses of rows, their sum, and the gradient times 1 / 4."""
+    """Losses of rows, their sum, and the gradient times 1 / 4."""
     forward, backward = KINDS[kind]
     x, y = (
         Array(name, array.shape, array.dtype.name)
@@ -89,7 +89,7 @@ def test_a_label_that_is_no_class_changes_nothing_of_the_gradient(kind, is_check
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_each_row_may_be_the_logits(kind):
-    """Rows that do not lie one behind the other: the picked number is still the row's own."""
+    """Rows are not contiguous: the label's logit must come from the same row."""
     whole, labels = np.random.default_rng(0).standard_normal((4, 9)), np.array([0, 4, 2, 3])
     x = Array("logits", (4, 9), "float64").sliced(1, 2, 7, 1)
     parts = LossOperands(x, Array("labels", (4,), "int64"), -100, 0.0, None, True, "test", "stem")

@@ -18,7 +18,7 @@ RATE = 0.4
 
 
 def masks_of(network, machine):
-    """The masks of a step, by the reference's own Philox."""
+    """Masks of a step, drawn by the reference Philox."""
     draw = MaskCounter(0, machine.step_count)
     found = []
     for stream, units in enumerate(network.sizes[1:-1]):

@@ -1,4 +1,4 @@
-"""Cross entropies with label smoothing, and several of the same logits, against PyTorch's."""
+"""Cross entropy with label smoothing, and several losses of the same logits, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ROWS, FEATURES = 6, 4
 
 
 def trained(folder, classes, loss_of, ignored=0):
-    """A step of a linear model: the loss, and the gradient of its kernel; their peers'."""
+    """Loss and kernel gradient of a linear model's step, in csrun and in PyTorch."""
     with Tracer("float64") as tracer:
         x = tracer.input("features", (ROWS, FEATURES), "float64")
         labels = tracer.input("labels", (ROWS,), "int32")

@@ -14,7 +14,7 @@ EDGES = np.array([[NAN, 1, NAN, 0, 1], [3, -INF, -INF, INF, NAN], [-INF, -INF, 2
 
 
 def largest(shape, size, images=None, **options):
-    """A pooling, and PyTorch's."""
+    """A pooling layer and its PyTorch counterpart."""
     layer = nn.MaxPool(size, **options)
     return Case(layer, lambda x: functional.max_pool2d(x, size, **options), shape, images)
 
@@ -48,7 +48,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=TOLERANCES)
 def stepped_cases(request, tmp_path_factory):
-    """A step of all cases, once in each precision."""
+    """Step of all cases, computed once in each precision."""
     with np.errstate(invalid="ignore"):  # as in an engine
         root = tmp_path_factory.mktemp(request.param)
         return stepped(root, CASES, request.param), TOLERANCES[request.param]

@@ -23,7 +23,7 @@ def by_head(x):
 
 
 def apart(x):
-    """Pairs that do not lie side by side: a copy stands before the kernel."""
+    """Pairs that are not adjacent: the operand is copied before the kernel."""
     return nn.transpose(nn.reshape(x, (B, T, E, H)), (0, 3, 1, 2)), 2
 
 
@@ -47,7 +47,7 @@ def machine_of(root, layout, interleaved, size):
 
 
 def laid_out(layout, x):
-    """What the operand's values are, and at which position each is."""
+    """Layout of the operand's values, and the position of each."""
     by_position = np.broadcast_to(np.arange(T)[None, :, None, None], (B, T, H, E))
     if layout is dense_operand:
         return x.reshape(B, T, H, E), by_position
@@ -76,7 +76,7 @@ def test_values_turn_by_their_position(tmp_path, layout, interleaved, size):
 
 
 def check_differences(machine, x, slope):
-    """The gradient along two directions, by central differences."""
+    """Compare the gradient along two directions with central differences."""
     kernel, random, width = machine.state["dense/kernel"], np.random.default_rng(6), 1e-6
     first = kernel.copy()
     for _ in range(2):

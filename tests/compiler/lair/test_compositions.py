@@ -50,7 +50,7 @@ soft = torch.nn.functional.softplus
 
 
 def compose(start, steps, side):
-    """Each step makes a new value of two old ones; the last three are added."""
+    """Compose steps that each combine two earlier values; the last three values are added."""
     values = [start]
     for name, left, right in steps:
         values.append(STEPS[name][side](values[left % len(values)], values[right % len(values)]))

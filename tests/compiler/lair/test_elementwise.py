@@ -1,4 +1,4 @@
-"""Arithmetic of models outside layers, and losses as values, against PyTorch."""
+"""Arithmetic in a model outside of layers, and losses as values, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ BATCH, IN, HIDDEN, CLASSES = 16, 6, 8, 5
 
 
 class Ours:
-    """How a case is written for csrun."""
+    """Namespace of csrun in which a case is written."""
 
     relu, gelu, sigmoid = map(staticmethod, (nn.relu, nn.gelu, nn.sigmoid))
     exp, log, sqrt = map(staticmethod, (nn.exp, nn.log, nn.sqrt))
@@ -38,7 +38,7 @@ class Ours:
 
 
 class Theirs:
-    """The same for PyTorch, over parameters by csrun's names."""
+    """Namespace of PyTorch, with parameters by csrun's names."""
 
     relu, sigmoid = map(staticmethod, (torch.relu, torch.sigmoid))
     gelu = staticmethod(torch.nn.functional.gelu)
@@ -202,7 +202,7 @@ def test_what_no_minibatch_knows_its_part_of_is_refused(tmp_path):
 
 
 def test_a_value_as_large_as_the_batch_is_not_one_of_each_sample(tmp_path):
-    """Weights of BATCH rows are the same for all samples, whatever their first axis."""
+    """Weights with BATCH rows are shared by all samples, whatever their first axis."""
 
     def case(f, x, labels):
         logits = f.dense(CLASSES, f.dense(BATCH, x))
@@ -221,7 +221,7 @@ def _rows(parameter):
 
 
 class Unmoved:
-    """Weights that stay where the test put them."""
+    """Optimizer that leaves weights unchanged."""
 
     def enter(self, visit):
         pass
@@ -231,7 +231,7 @@ class Unmoved:
 
 
 def test_a_program_computes_on_floats_and_on_integers(tmp_path):
-    """Each constant has one value in the whole program."""
+    """Each constant has a single type in the whole program."""
     with Tracer("float32") as tracer:
         x = tracer.input("x", (BATCH, IN), "float32")
         labels = tracer.input("labels", (BATCH,), "int64")
@@ -247,7 +247,7 @@ def test_a_program_computes_on_floats_and_on_integers(tmp_path):
 
 @pytest.mark.parametrize("function", [nn.relu, nn.relu6, nn.gelu])
 def test_the_gradient_that_comes_back_is_a_number(tmp_path, function):
-    """The loss is a sum, whose gradient is 1 wherever the activation reads it."""
+    """The loss is a sum, so that the gradient of each activation is 1."""
     weights = np.random.default_rng(3).normal(0, 4, (BATCH, IN)).astype(np.float32)
     with Tracer("float32") as tracer:
         x = tracer.input("x", (BATCH,), "float32")

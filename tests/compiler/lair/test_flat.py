@@ -11,7 +11,7 @@ ARRAYS = ("w", "g", "m")
 
 
 def formula(old):
-    """An order in which an array, a tile and the first operand are each written over."""
+    """Formula in whose order an array, a tile and the first operand are each overwritten."""
     m = old["m"] * 0.5 + old["g"]
     u = (m * m + 2.0).root().at_least("floor") / old["g"]
     return {"m": m, "w": old["w"] * 3.0 - u}
@@ -23,7 +23,7 @@ def expected(w, g, m, floor):
 
 
 def run(arrays, **numbers):
-    """The loop's function of a program, over arrays of these names."""
+    """Call the loop of a program on arrays of these names."""
     function = flat_loop("test", dict.fromkeys(ARRAYS, "float32"), formula).function
     scope = {**vars(np), "np": np, "row_tiles": row_tiles}
     exec("\n".join(function.lines()), scope)

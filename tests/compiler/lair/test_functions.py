@@ -1,4 +1,4 @@
-"""The calls that formulas become: what they compute, wherever the result lies, and at what cost."""
+"""Calls that formulas are compiled to: results for any output array, and number of calls."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ CASES = [case for case in operators.CASES if case.op.name in FORMULAS]
 
 
 def run(calls, operands, out):
-    """Run the calls as a program would."""
+    """Execute the calls as a program does."""
     made = {
         Extra.ARRAY: lambda: np.full_like(out, np.nan),
         Extra.MASK: lambda: np.zeros(out.shape, bool),

@@ -1,4 +1,4 @@
-"""Results written over operands that others have read before, against PyTorch."""
+"""Results that overwrite operands after their last read, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ N = 6
 
 
 def predict(tmp_path, function):
-    """A function of a square product, compiled; it, and the product, of seeded numbers."""
+    """Compile a function of a square product; return its result and the product."""
     with Tracer("float64") as tracer:
         x = tracer.input("features", (N, N), "float64")
         y = function(nn.Dense(N, use_bias=False)(x))
@@ -50,7 +50,7 @@ def test_a_value_that_is_read_in_another_order_keeps_its_place(tmp_path, ours, t
 
 @pytest.mark.parametrize("form", ["gelu", "gelu_tanh"])
 def test_the_slope_of_a_gelu_takes_its_inputs_place(tmp_path, form):
-    """Two arrays of its shape on the way forward, and no cdf on the way back."""
+    """Two arrays of this shape in the forward pass, and no cdf in the backward pass."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (N, N), "float32")
         labels = tracer.input("labels", (N,), "int32")

@@ -1,4 +1,4 @@
-"""Generated kernels: what becomes one of them, and its text."""
+"""Generated kernels: which operators are fused into one, and its text."""
 
 from support.programs import options_of
 
@@ -72,7 +72,7 @@ def test_the_compile_directory_shows_the_kernels(tmp_path):
 
 
 def test_values_that_others_need_between_keep_operators_apart():
-    """What a layer reads is there before the layer; what it makes comes after."""
+    """Inputs of a layer are written before it runs, and values made from its output after it."""
 
     def model(x, labels):
         doubled = x * 2.0

@@ -60,24 +60,24 @@ class Theirs:
 
 
 def of_positions(f, x):
-    """A table that is the same for all samples: its rows come again and again."""
+    """Table shared by all samples, so that its rows repeat."""
     return f.gelu(x + f.parameter("table", (T, D))) * f.parameter("wide", (D,))
 
 
 def of_samples(f, x):
-    """A number of each sample keeps the rows apart from the positions."""
+    """A number per sample keeps the row loop separate from that of positions."""
     return x * f.sigmoid(f.sum(x, (1, 2), True)) + f.parameter("own", (B, 1, D))
 
 
 def of_heads(f, x):
-    """[B, T, D] and [B T, H, D / H] have the same rows; the other order of axes has not."""
+    """[B, T, D] and [B T, H, D / H] have the same rows, unless axes are permuted."""
     heads = f.sigmoid(f.view(f.gelu(x), (B * T, HEADS, D // HEADS)))
     turned = f.permuted(f.view(heads, (B, T, HEADS, D // HEADS)), (0, 2, 1, 3))
     return f.view(f.permuted(f.gelu(turned) + turned, (0, 2, 1, 3)), (B, T, D))
 
 
 def of_sums(f, x):
-    """Sums over the last axis, the middle one, the first one and all before the last."""
+    """Sums over the last axis, the middle axis, the first axis and all but the last."""
     y = f.gelu(x)
     return (
         y / (1.0 + f.sum(y * y, (2,), True))
@@ -88,7 +88,7 @@ def of_sums(f, x):
 
 
 def of_squares(f, x):
-    """A value and its own transpose: the sum must not be written over it."""
+    """A value and its own transpose: the sum must not overwrite the value."""
     squares = f.view(f.gelu(x), (B * T * D // 4, 2, 2))
     return f.view(squares + f.permuted(squares, (0, 2, 1)), (B, T, D))
 
@@ -163,7 +163,7 @@ def test_pieces_end_where_an_array_begins_again():
 
 
 def long_sum(count):
-    """So many operators in one cluster, which read one another from far."""
+    """Cluster of many operators that read one another at long distances."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (4, 6), "float32")
         values = [x, x * 2.0]
@@ -183,7 +183,7 @@ def seconds_to_match(count):
 
 
 def test_the_time_to_make_clusters_grows_as_the_operators():
-    """Other work may slow one of them down; it does not each time."""
+    """Fastest of several measurements, since other processes may slow some of them down."""
     few = seconds_to_match(250)
     most = 8 * few  # 16 times where each operator looks at all before it
     assert any(seconds_to_match(1000) < most for _ in range(5))

@@ -1,4 +1,4 @@
-"""A recorded step of a batch as one of a part: that which is recorded with the part's samples."""
+"""Rebatching of a recorded step: equal to a recording with the smaller batch size."""
 
 import pytest
 
@@ -33,7 +33,7 @@ PREPARING = (Canonicalization(), ConstantFolding(), DeadCodeElimination())
 
 
 class Language(nn.Module):
-    """Positions, masked attention of two heads, dropout, a norm, a tied table."""
+    """Positions, masked attention with two heads, dropout, a norm, a tied table."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Language(nn.Module):
 
 
 class Images(nn.Module):
-    """Convolutions, a pooling, a group norm, and a linear layer of what is left."""
+    """Convolutions, pooling, a group norm, and a linear layer on the flattened result."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ class Images(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A cell that goes over the places of a sequence, from zeros on."""
+    """A cell that runs along a sequence from a zero state."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ class Recurrent(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Places first: dropout of [T, B, D] and of [B H, T, T], and a recurrent network's."""
+    """Time-major layout: dropout of [T, B, D] and [B H, T, T], and a recurrent network's."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ def step(criterion):
 
 
 def recorded(model, batch, run):
-    """The module of a step, before any pass."""
+    """Module of a step before any pass."""
     names = [name for name, _ in model.named_parameters()]
     return module_of(record(model, batch, run), dict.fromkeys(names, SgdAttr.of(0.1)))
 
@@ -160,7 +160,7 @@ def test_a_part_as_the_whole_is_the_whole(kind, batch):
 
 
 def of_the_batch(then, criterion=f.cross_entropy):
-    """A linear layer, and what a test does with its result and its loss."""
+    """Linear layer, with a test's function of its result and its loss."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -215,7 +215,7 @@ def test_what_is_of_the_batch_as_a_whole_is_refused(then, criterion):
 
 
 def test_the_parts_share_a_minimized_value_of_the_weights():
-    """The reported loss is another one."""
+    """The minimized value depends on weights only; the reported loss is another value."""
     with Tracer() as tracer:
         x = tracer.input("x", (B, D), "float32")
         with tracer.layer("layer", None):

@@ -1,4 +1,4 @@
-"""The pipeline of passes: its guard, its verification, its log, what CSRUN_DEBUG shows of it."""
+"""The pass pipeline: its guard, verification and log, and the output of CSRUN_DEBUG."""
 
 from dataclasses import dataclass
 
@@ -76,9 +76,8 @@ def test_the_compile_directory_has_what_stages_changed_and_the_log_their_counts(
     assert "    repetitions: 0" in lines
 
 
-def test_after_the_passes_they_find_nothing_more_to_do():
-    """But for what splitting leaves, a product and the addition of its bias: fusion makes one of
-    them whose gradient is simple, and would again; splitting then leaves the same."""
+def test_running_the_passes_again_changes_nothing():
+    """Except for fusion, which merges a product and its bias again; splitting then undoes it."""
     module = Network(dropout=0.5).trace()
     run_passes(module)
     text = print_module(module)

@@ -1,4 +1,4 @@
-"""Which values are known to be numbers of the 16-bit format, so that products may read words."""
+"""Detection of values that are exact in a 16-bit format, so that products may read 16-bit words."""
 
 from csrun import nn
 from csrun.base.half_formats import BFLOAT16

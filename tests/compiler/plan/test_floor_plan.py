@@ -1,4 +1,4 @@
-"""The floor plan: every layer inside, none over another, and no faster one by a tenth."""
+"""Floor plan: layers are inside the fabric, do not overlap, and at most a tenth can be gained."""
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
@@ -54,7 +54,7 @@ def networks(draw, most_memory: float = 0.8) -> tuple[list[int], list[int]]:
 
 
 def rate_bound(flops: Sequence[int], memory: Sequence[int], pes: int) -> float:
-    """PEs for each FLOP, shared out exactly; layers whose memory takes more have just that."""
+    """PEs per FLOP, divided exactly; layers that need more PEs for their memory have just those."""
     order = sorted(range(len(flops)), key=lambda i: memory[i] / flops[i])
     work, rate = sum(flops), pes / sum(flops)
     for i in reversed(order):
@@ -98,7 +98,7 @@ def test_small_parts_are_used_or_refused(memory, width, height):
 
 
 def test_four_equal_layers_share_a_square_and_a_ring_of_wires_closes():
-    """Worked out by hand: three unit steps and the way back, in two strips of two."""
+    """Worked out by hand: two strips of two layers, three unit-length wires and the return wire."""
     ring = [*chain(4), Wire(3, 0)]
     plan = arrange(Demands([1] * 4, [1] * 4), ring, Rectangle(0, 0, 2, 2))
     assert plan == tuple(Rectangle(x, y, 1, 1) for x, y in ((0, 0), (0, 1), (1, 1), (1, 0)))
@@ -106,7 +106,7 @@ def test_four_equal_layers_share_a_square_and_a_ring_of_wires_closes():
 
 
 def test_the_published_fabric_leaves_seven_columns_and_two_rows():
-    """757 x 996 cores, of which 745,500 = 750 x 994 take programs."""
+    """757 x 996 cores, of which 745,500 = 750 x 994 are available to programs."""
     assert usable_part(SYSTEM) == Rectangle(3, 1, 750, 994)
 
 

@@ -1,4 +1,4 @@
-"""What lives with which layer, and where that puts the layers of a compiled model."""
+"""Memory of each layer, and the areas it requires in a compiled model."""
 
 from itertools import combinations, pairwise
 
@@ -34,7 +34,7 @@ def test_operators_without_weights_live_with_the_layer_before_them():
 
 
 def test_a_norms_activations_lie_where_the_layer_before_it_works():
-    """It has vectors of weights; PEs of its own would wait for the others'."""
+    """A norm has only small weights; separate PEs would be idle most of the time."""
     specs = [("features", (16, 12), "float32"), ("labels", (16,), "int32")]
     with Tracer("float32") as tracer:
         features, labels = (tracer.input(*spec) for spec in specs)
@@ -55,7 +55,7 @@ def test_a_norms_activations_lie_where_the_layer_before_it_works():
 
 @pytest.mark.parametrize("run_mode", RunMode)
 def test_a_pipelines_areas_go_by_the_work_of_its_layers(tmp_path, run_mode):
-    """By the formula: a dense layer's multiply-adds are its weights, the rest is small.
+    """Areas are proportional to FLOPs: for a dense layer, its weights.
 
     Training adds the gradients of the weights and, after the first layer, of the input.
     """
@@ -90,7 +90,7 @@ def test_replicas_lie_apart_and_all_alike(tmp_path):
 
 
 def test_replicas_that_do_not_fit_together_are_refused(tmp_path):
-    """Four fit 40 x 40 cores of 1 KiB, a hundred of the same weights do not."""
+    """Four replicas fit 40 x 40 cores of 1 KiB, a hundred with the same weights do not."""
     network = Network(sizes=(64, 64, 8), batch=1)
     small = msgspec.structs.replace(
         SYSTEM, fabric_width=40, fabric_height=40, usable_cores=1600, sram_kb_per_core=1
@@ -112,7 +112,7 @@ def test_in_weight_streaming_each_layer_has_the_whole_wafer(tmp_path):
 def test_a_layer_keeps_its_weights_four_times_and_its_buffers_on_pes_of_its_own(
     tmp_path, minibatches
 ):
-    """With cores of 1 KiB, and momentum: weights, gradients, momentum, and partial gradients."""
+    """Cores of 1 KiB, with momentum: weights, gradients, momentum, and partial gradients."""
     network = Network(sizes=(256, 512, 64, 8), batch=16)
     small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1)
     options = options_of(system=small, minibatches_in_flight=minibatches)
@@ -124,7 +124,7 @@ def test_a_layer_keeps_its_weights_four_times_and_its_buffers_on_pes_of_its_own(
 
 
 def test_layers_of_a_pipeline_share_no_memory_as_they_do_in_the_arena(tmp_path):
-    """A model whose arena fits to the last byte, and whose layers do not."""
+    """Model whose arena fits to the last byte, but whose separate layers do not."""
     network = Network(sizes=(64, *[64] * 8, 8), batch=64)
     arena = network.compile(tmp_path, ExecutionMode.PIPELINED).plan.arena_bytes
     cores = -(-arena // 1024)

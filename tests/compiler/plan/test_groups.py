@@ -1,4 +1,4 @@
-"""Which layers travel together: handmade lists of layers, and the order in which they are used."""
+"""Grouping of layers for transfer: handmade lists of layers in order of use."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def uses(layers):
 
 
 def grouped(sizes, forward=None, backward=None, limit=MB):
-    """The groups as text; a plain chain unless said otherwise."""
+    """Groups as text; the layers are a chain by default."""
     forward = [*sizes] if forward is None else forward
     backward = [*reversed(forward)] if backward is None else backward
     groups = group_layers(sizes, uses(forward), uses(backward), limit)
@@ -28,7 +28,7 @@ def test_small_layers_in_a_row_are_a_group_up_to_its_size():
 
 
 def test_a_norm_joins_the_next_large_layer():
-    """Alone, its turn would be too short for the next transfer to hide behind."""
+    """A group of its own would compute for too short a time to hide the next transfer."""
     block = {"norm": 6144, "qkv": 7 * MB, "o": 2 * MB, "norm_1": 6144, "up": 9 * MB, "down": 9 * MB}
     sizes = {f"h/{i}/{name}": n for i in range(2) for name, n in block.items()} | {"norm": 6144}
     one = ["norm qkv", "o", "norm_1 up", "down"]
@@ -53,7 +53,7 @@ def test_a_block_that_fits_a_group_is_not_torn():
 
 
 def test_no_layer_joins_one_that_is_used_twice():
-    """A tied head: the untied model's groups without the head's."""
+    """Tied head: the groups of the untied model, without the head's."""
     layers = ["wte", "wpe", "h/0", "h/1", "norm"]
     sizes = {"wte": 600, "wpe": 50, "h/0": 900, "h/1": 900, "norm": 10}
     tied = grouped(sizes, [*layers, "wte"], limit=1000)
@@ -64,7 +64,7 @@ def test_no_layer_joins_one_that_is_used_twice():
 
 
 def test_a_layer_that_is_used_early_and_read_late_costs_nothing_but_its_own_group():
-    """Its gradients come after those of the chain beside it, or before: the others stay groups."""
+    """The gate's gradients are complete before or after the chain's, whose groups do not change."""
     sizes = dict.fromkeys(("gate", "a", "b", "c"), MB)
     assert grouped(sizes, backward=["gate", "c", "b", "a"]) == ["gate", "a", "b", "c"]
     small = dict.fromkeys(sizes, 100)

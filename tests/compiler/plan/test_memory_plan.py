@@ -1,4 +1,4 @@
-"""The memory plan: nothing alive shares bytes, and dead arrays do."""
+"""Memory plan: live arrays share no bytes, dead arrays' bytes are reused."""
 
 from itertools import combinations
 
@@ -40,7 +40,7 @@ def test_arrays_that_live_together_lie_apart(drawn, base):
 
 @given(LIVES, st.sampled_from([0, 64, 4096]))
 def test_large_arrays_first_each_has_the_lowest_free_place(drawn, base):
-    """As the source's algorithm says, step by step."""
+    """Step by step as in the cited algorithm."""
     alive = lives_of(drawn)
     offsets = {b.name: b.offset_bytes for b in place(alive, base)[0]}
     placed: list[Lifetime] = []

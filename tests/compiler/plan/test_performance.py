@@ -1,4 +1,4 @@
-"""The performance model: its arithmetic by hand, and published figures that it has not seen."""
+"""Performance model: arithmetic worked out by hand, and published figures not used to fit it."""
 
 import subprocess
 import sys
@@ -98,7 +98,7 @@ def test_streaming_layers_take_turns_on_the_whole_wafer():
     [(RunMode.TRAIN, (2, 1), (6000, 2000)), (RunMode.EVAL, (1, 2), (2000, 2000))],
 )
 def test_streaming_pays_for_each_load_of_weights_and_once_for_gradients(run_mode, loads, nbytes):
-    """2,000 bytes of weights and 1,000; training, as many bytes of gradients go out."""
+    """2,000 and 1,000 bytes of weights; in training as many bytes of gradients are sent back."""
     layers = [
         layer(name, 4000, weight_bytes=size, loads=times)
         for name, size, times in zip("ab", (2000, 1000), loads, strict=True)
@@ -137,9 +137,9 @@ def test_weights_and_activations_travel_at_half_precision():
 
 
 def test_a_tied_weight_comes_as_often_as_its_visits_load_it(tmp_path):
-    """First and last: the turn from forward to backward finds it there.
+    """At the end of the forward pass the last group stays loaded for the backward pass.
 
-    The first layer's gradients are made without its weights.
+    The gradients of the first layer do not need its weights.
     """
     sizes = (64, 32, 32, 32, 64)
     options = (tmp_path, ExecutionMode.WEIGHT_STREAMING, 10_000)
@@ -155,9 +155,9 @@ def test_a_tied_weight_comes_as_often_as_its_visits_load_it(tmp_path):
 
 @pytest.mark.parametrize("storage", [None, FLOAT16], ids=["float32", "float16"])
 def test_what_crosses_is_what_other_layers_read(storage):
-    """Of 16 rows of float32: each output on its way there, its gradient on its way back.
+    """16 rows of float32: outputs sent forward and gradients sent back.
 
-    Numbers that are stored as words count as much: they are one value.
+    Integers count as much: one value each.
     """
     network = Network(sizes=(12, 7, 9, 5), batch=16, storage=storage)
     layout = lay_out(validate_model(network.trace()), 1)
@@ -168,9 +168,9 @@ def test_what_crosses_is_what_other_layers_read(storage):
 
 @pytest.mark.parametrize(("run_mode", "sums"), [(RunMode.TRAIN, 1), (RunMode.EVAL, 0)])
 def test_replicas_work_at_once_and_sum_their_gradients(run_mode, sums):
-    """Four of 100 PEs for a batch of 10; ten links of 4 bytes a nanosecond out of each.
+    """Four replicas of 100 PEs for a batch of 10; ten links of 4 bytes per ns from each.
 
-    A ring of four moves 3/2 of 2,000 bytes once for the 2.5 samples of each: 1,200 a sample.
+    A ring of four moves 3/2 of 2,000 bytes once per 2.5 samples of each: 1,200 a sample.
     """
     one = layer("a", 4000, weight_bytes=2000, crossing_bytes=80_000 // 4)
     four = work(one, pes={"a": 100}, replicas=4, minibatch_size=2.5, run_mode=run_mode)
@@ -235,7 +235,7 @@ def test_a_published_figure_is_met_by_the_others(fc_mnist, row):
 
 
 def test_a_streamed_batch_recomputes_blocks_that_do_not_fit():
-    """GPT-J: 1.09 GB of each block's input, and 17 times that inside of it; 4/3 of the FLOPs."""
+    """GPT-J: 1.09 GB for each block's input, 17 times that within a block; 4/3 of the FLOPs."""
     streaming = ExecutionMode.WEIGHT_STREAMING
     one, all_ = (transformer(GPT_J, batch, streaming).layers[0] for batch in (1, 65))
     assert (one.backward_flops, one.loads) == (2 * one.forward_flops, 2)

@@ -1,4 +1,4 @@
-"""Recomputation: less memory, the same bits, and weights that come once more."""
+"""Recomputation: less memory, the same bits, and additional loads of weights."""
 
 from dataclasses import dataclass
 from math import prod
@@ -30,7 +30,7 @@ STEPS = 2
 
 
 def block(x, dropout=0.3):
-    """Attention and a feed-forward network, with all that writes over what it has read."""
+    """Attention and a feed-forward network, with operators that overwrite their operands."""
     h = nn.LayerNorm(name="norm")(x)
     with nn.scope("attn"):
         heads = (x.shape[0], 1, T, D)
@@ -43,7 +43,7 @@ def block(x, dropout=0.3):
 
 
 def normalized(x):
-    """Batch norm, whose kernel makes the next value of a state, too."""
+    """Batch norm, whose kernel also computes the next running statistics."""
     wide = nn.Dense(4 * D, "gelu", name="up")(x)
     return x + nn.Dense(D, "gelu", name="down")(nn.BatchNorm(name="norm")(wide))
 
@@ -74,7 +74,7 @@ def compiled(root, module, **options):
 
 
 def trained(executable):
-    """Losses and state after a few steps, slots and arena poisoned."""
+    """Losses and state after a few steps, with slots and arena poisoned."""
     random = np.random.default_rng(3)
     first = {p.name: random.standard_normal(p.shape) / 9 for p in executable.plan.parameters}
     machine = Machine(executable, first)
@@ -105,7 +105,7 @@ def test_a_plan_that_does_not_fit_takes_less_and_has_the_same_bits(tmp_path):
 
 
 def test_micro_batches_of_it_and_matrices_in_parts_have_the_bits_of_a_large_wafer(tmp_path):
-    """The table, the kernels of a block, and the head, whose logits are never there whole."""
+    """Embedding table, kernels of a block, and a head whose logits never exist as one array."""
     classes, cut = 61, {"micro_batches": 2, "max_group_bytes": 512}
     module = network(samples=B // 2, classes=classes)
     large = compiled(tmp_path, module.clone(), **cut)
@@ -133,7 +133,7 @@ def test_what_fits_is_computed_once(tmp_path):
 
 
 def each_cut(monkeypatch):
-    """Numbers of the ways to cut the forward pass; each is the only one until the next."""
+    """Indices of the possible cuts of the forward pass, each applied alone."""
     cuts_of, number, found = recompute.cuts_of, 0, [()]
 
     def one(layout):
@@ -147,7 +147,7 @@ def each_cut(monkeypatch):
 
 
 def writes_again(executable):
-    """The arrays that visits of the forward pass write for the second time."""
+    """Arrays that recomputed forward visits write a second time."""
     lines = (executable.directory / "kernels.txt").read_text().splitlines()
     found, is_again = "", False
     for line in lines:
@@ -162,7 +162,7 @@ def writes_again(executable):
     ("each", "cuts"), [pytest.param(block, 5, marks=pytest.mark.slow), (normalized, 2)]
 )
 def test_bits_are_the_same_wherever_the_forward_pass_is_cut(tmp_path, monkeypatch, each, cuts):
-    """The next value of a state, which lies where gradients do, is made once."""
+    """The next running statistics, stored among the gradients, are computed once."""
     whole = compiled(tmp_path, network(each))
     expected = trained(whole)
     seen = set()
@@ -189,7 +189,7 @@ def test_bits_are_the_same_wherever_the_forward_pass_is_cut(tmp_path, monkeypatc
 
 @dataclass(frozen=True)
 class Stub:
-    """A kernel that is nothing but what it reads and writes."""
+    """Kernel defined only by what it reads and writes."""
 
     phase: Phase
     read: str
@@ -206,7 +206,7 @@ class Stub:
 
 
 def layout_of(*kernels):
-    """Each kernel is a visit of a group and a layer of its own."""
+    """Layout in which each kernel is a visit with its own group and layer."""
     groups = tuple(Group(n, (f"layer_{n}",), 64 * n, 64) for n in range(len(kernels)))
     functions = (
         Function(Visit(f"{kernel.phase}_{n}", (n,)), (kernel,)) for n, kernel in enumerate(kernels)
@@ -237,7 +237,7 @@ def test_a_segment_whose_input_is_written_over_is_not_made_again(third, last, is
 
 
 def test_what_is_not_kept_leaves_its_place_to_others():
-    """c is made by the kernels 1 and 3; in between d may lie where it lay, and not where b lies."""
+    """c is computed by kernels 1 and 3; in between d may reuse c's memory, but not b's."""
     kernels = [
         Stub(Phase.FORWARD, "", "a"),
         made := Stub(Phase.FORWARD, "a", "bc"),
@@ -257,7 +257,7 @@ def test_what_is_not_kept_leaves_its_place_to_others():
 
 
 def test_weights_of_what_is_made_again_come_once_more(tmp_path):
-    """Forward 0 to 4; then of each block up again, down, up backward; the last one is all there."""
+    """Forward 0 to 4; then per block up again, down, up backward; the last block is kept."""
 
     def simple(x):
         up = nn.Dense(16 * D, "gelu", name="up")(x)

@@ -1,4 +1,4 @@
-"""1F1B: what must hold of any order, and the order of a small case as the paper draws it."""
+"""1F1B schedule: invariants of any order, and the order of a small case as in the paper."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from csrun.compiler.plan.pipeline_schedule import interleave
 
 
 def chain(groups):
-    """The stages of a training's visits."""
+    """Stages of a training's visits."""
     return [*range(groups), *reversed(range(groups))]
 
 
 def text(order, groups) -> str:
-    """F and B with stage and minibatch."""
+    """Order as text: F or B with stage and minibatch."""
     return " ".join(
         f"F{c.visit}.{c.minibatch}"
         if c.visit < groups
@@ -44,7 +44,7 @@ def test_a_group_holds_no_more_than_stand_behind_it(groups, minibatches):
 
 
 def test_two_groups_with_three_minibatches():
-    """Worked out by hand, round by round; the later group of a round first."""
+    """Worked out by hand, round by round; within a round the later group is first."""
     assert text(interleave(chain(2), 3), 2) == (
         "F0.0 F1.0 F0.1 B1.0 F1.1 B0.0 B1.1 F0.2 F1.2 B0.1 B1.2 B0.2"
     )

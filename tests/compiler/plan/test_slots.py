@@ -1,4 +1,4 @@
-"""Where groups come on the wafer: neighbours apart, in little memory."""
+"""Placement of weight groups in the wafer's slots: neighbours do not overlap, in little memory."""
 
 from itertools import combinations, pairwise
 
@@ -14,7 +14,7 @@ def chain(groups):
 
 
 def overlapping(sizes, order, ahead_bytes=0):
-    """The neighbours of an order that lie over each other; and the length of the slots."""
+    """Consecutive groups of an order that overlap, and the length of the slots."""
     offsets, length = place_groups(sizes, order, ahead_bytes)
     assert all(0 <= o <= o + n <= length for o, n in zip(offsets, sizes, strict=True))
     pairs = {frozenset(pair) for pair in pairwise(order)}
@@ -29,8 +29,8 @@ def overlapping(sizes, order, ahead_bytes=0):
     return found, length
 
 
-def test_the_slots_of_a_chain_take_what_its_two_largest_neighbours_need():
-    """Not the largest of the even ones and the largest of the odd ones, 200 here."""
+def test_slots_of_a_chain_are_as_long_as_its_two_largest_neighbours():
+    """Instead of the sum of the largest even and the largest odd group, 200 here."""
     assert overlapping([100, 1, 1, 100], chain(4)) == ([], 101)
     assert overlapping([3, 10, 8, 10], chain(4)) == ([], 18)
     assert overlapping([7], chain(1)) == ([], 7)
@@ -48,13 +48,13 @@ def test_neighbours_of_any_chain_lie_apart(seed):
 
 
 def tied(groups):
-    """The first group is visited before the turn again, and after it."""
+    """Order in which the first group is visited again before the backward pass, and at its end."""
     return [*range(groups), 0, 0, *reversed(range(groups))]
 
 
 @pytest.mark.parametrize("groups", [2, 3, 4, 5, 6])
-def test_a_large_group_that_is_visited_twice_lies_apart_from_all(groups):
-    """A table of words beside the blocks: two blocks fit where a second table would."""
+def test_a_large_group_visited_twice_overlaps_no_other(groups):
+    """A large table: its second copy would take the memory of two blocks."""
     found, length = overlapping([100, *[30] * (groups - 1)], tied(groups))
     assert found == []
     assert length <= 200
@@ -67,8 +67,8 @@ def test_where_three_equal_neighbours_meet_one_waits_for_its_turn():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_ring_has_room_for_what_is_to_come_ahead(seed):
-    """All that follows a group, as far as it fits beside the largest, lies apart from it."""
+def test_slots_leave_room_for_prefetched_groups(seed):
+    """Groups that follow another do not overlap it, as far as they fit next to the largest one."""
     random = np.random.default_rng(seed)
     sizes = [60, *random.integers(5, 15, 3).tolist() * 5]
     found, length = overlapping(sizes, tied(len(sizes)), 40)
@@ -98,8 +98,8 @@ def test_gradients_that_come_in_turn_take_two_places():
         assert sum(first) <= second[0]
 
 
-def test_gradients_that_stay_have_a_place_of_their_own():
-    """A table that is used first and last; two groups of one visit; one that waits for its end."""
+def test_gradients_with_overlapping_lifetimes_are_disjoint():
+    """Table used first and last, two groups of one visit, and a group completed by a later one."""
     visits = [visit([0], []), visit([4]), visit([3, 2]), visit([1], []), visit([0]), visit([], [1])]
     sizes = [512, 64, 64, 64, 64, 64]
     offsets, length = place_gradients(sizes, visits)
@@ -110,7 +110,7 @@ def test_gradients_that_stay_have_a_place_of_their_own():
 
 
 def test_many_small_parts_lie_beside_a_large_group() -> None:
-    """As a matrix of a low `max_group_bytes` has beside one that stays whole: each in its turn."""
+    """As with a low `max_group_bytes` and one matrix that is not split."""
     sizes = [64] * 400 + [1 << 20]
     offsets, length = place_groups(sizes, chain(len(sizes)), 1 << 20)
     assert length <= 2 << 20

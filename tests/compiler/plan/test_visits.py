@@ -1,4 +1,4 @@
-"""A step cut into visits: handmade kernels, and whole models whose layers do not stand in a row."""
+"""Visits of a step: handmade kernels, and whole models whose layers are not a chain."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
 
 @dataclass(frozen=True)
 class Handmade(Kernel):
-    """A kernel that uses groups; `writes` are by name."""
+    """Kernel that uses groups; `writes` are by name."""
 
     phase: Phase = Phase.FORWARD
     use: GroupUse = NOTHING
@@ -52,7 +52,7 @@ def visits_of(*kernels, trained=(0, 1, 2)):
 
 
 def lines(visits):
-    """A line a visit: its function, then the gradients that are complete after it."""
+    """One line per visit: its function, then the gradients that are complete after it."""
     return [" ".join([v.function, *map(str, v.completes)]) for v in visits]
 
 
@@ -134,7 +134,7 @@ def test_a_buffer_is_freed_by_its_last_reader():
 
 
 def gated(late: bool):
-    """A gate that is made before a chain of layers and multiplied with what they make."""
+    """Gate that is computed before a chain of layers and multiplied with the chain's result."""
     with Tracer() as tracer:
         x = tracer.input("features", (8, 16), "float32")
         labels = tracer.input("labels", (8,), "int32")
@@ -189,18 +189,18 @@ def test_the_wafer_holds_at_most_two_of_the_largest_group_beside_the_activations
 
 
 def gives(group, reads=(READ,), also=()):
-    """A kernel that makes gradients of a group, and writes something else, too."""
+    """Kernel that computes gradients of a group, and writes other arrays."""
     writes = (Array(f"{GRADIENT}w{group}", (1,), "float32"), *also)
     return Handmade("layer", Phase.BACKWARD, GroupUse(gradients=frozenset([group])), reads, writes)
 
 
 def passes_on(group, writes=(OTHER,)):
-    """A kernel that makes the gradient of a group's input."""
+    """Kernel that computes the gradient of a group's input."""
     return Handmade("layer", Phase.BACKWARD, GroupUse(frozenset([group])), (), writes)
 
 
 def moved(*backwards):
-    """Their new order, by their numbers, behind a forward pass over groups 0 and 1."""
+    """New order of backward kernels, as indices, after a forward pass over groups 0 and 1."""
     before = [forward(0), forward(1), LOSS_KERNEL]
     kernels = [*before, *backwards]
     found = first_group_before_last(kernels, lambda kernel: kernel.use)

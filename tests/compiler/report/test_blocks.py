@@ -1,4 +1,4 @@
-"""What the page folds: the layers of repeated blocks."""
+"""Repeated blocks whose layers are folded on the report's page."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""compile_report.html as a text: what is in it, and when it is made."""
+"""Contents of compile_report.html as text, and when it is written."""
 
 import subprocess
 import sys

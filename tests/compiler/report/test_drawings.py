@@ -1,4 +1,4 @@
-"""Names in a floor plan, and the way of a stream's groups as the wafer's slots go it."""
+"""Drawings of the report: names in the floor plan, and groups copied into the wafer's slots."""
 
 from concurrent.futures import Future
 from functools import partial
@@ -58,7 +58,7 @@ def test_what_has_no_room_is_named_beside_in_order_and_apart():
 
 
 def test_room_for_a_name_beside_is_taken_from_the_fabric_before_names_are_placed():
-    """Whole, the fabric is 20 PEs a unit: the second name fits until the first needs room."""
+    """Without names the scale is 20 PEs a unit: the second name fits until the first takes room."""
     tiny, just = Rectangle(0, 0, 2, 2), Rectangle(0, 100, 86, 30)
     found = draw("", spots(tiny, just), FABRIC)
     for place in found.places:
@@ -79,7 +79,7 @@ def test_of_a_long_name_the_end_is_shown():
 
 
 class AtOnce:
-    """An executor that has done what it is given."""
+    """Executor that finishes each task at once."""
 
     def submit(self, task):
         task()
@@ -89,7 +89,7 @@ class AtOnce:
 
 
 def chain(groups, training):
-    """The visits of a plain chain."""
+    """Visits of a plain chain."""
     visits = [Visit(f"forward_{g}", (g,)) for g in range(groups)]
     return visits + [
         Visit(f"backward_{g}", (g,), (g,), (g,)) for g in reversed(range(groups if training else 0))
@@ -97,7 +97,7 @@ def chain(groups, training):
 
 
 def tied(groups, training):
-    """The first group is visited in the middle again, and complete at the end."""
+    """Visits in which the first group is visited again in the middle, and complete at the end."""
     visits = chain(groups, training)
     again = [Visit("forward_0_again", (0,))]
     again += [Visit("backward_0_again", (0,), (0,))] if training else []
@@ -114,7 +114,7 @@ def tied(groups, training):
 def test_groups_come_as_the_wafers_slots_fetch_them(
     monkeypatch, training, order, pattern, ahead_bytes
 ):
-    """The drawn arrivals of a step are what the wafer's own slots copy, ahead or in turn."""
+    """Drawn arrivals are the copies into the wafer's slots, prefetched or on demand."""
     nbytes = {"s": 64, "L": PREFETCH_BYTES, "X": 4 * PREFETCH_BYTES}
     sizes = [nbytes[size] for size in pattern]
     visits = order(len(sizes), training)
@@ -164,7 +164,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
 
 
 def test_a_large_group_comes_while_several_small_ones_are_computed_on():
-    """There is room for twice the large one: it comes when half of the small ones are left."""
+    """Memory for twice the large group: its load begins when half of the small ones are left."""
     sizes = [PREFETCH_BYTES] * 8 + [4 * PREFETCH_BYTES]
     visits = chain(len(sizes), training=False)
     offsets, length = place_groups(sizes, range(len(sizes)), 4 * PREFETCH_BYTES)

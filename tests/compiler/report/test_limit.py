@@ -1,4 +1,4 @@
-"""What the reports say limits a model, and that the remedy they name is one."""
+"""Limits named by the reports, and whether the suggested remedy raises them."""
 
 from dataclasses import replace
 
@@ -41,7 +41,10 @@ STREAMING = {"mode": ExecutionMode.WEIGHT_STREAMING}
 
 
 def test_the_fixed_time_of_a_batch():
-    """400 FLOPs a sample, 200 at a time, take 2 ns; 20 / (1 ms + 40 ns) is 19,999 samples/s."""
+    """400 FLOPs a sample, 200 at a time, take 2 ns; 20
+
+    (1 ms + 40 ns) is 19,999 samples/s.
+    """
     limit = limit_of(layer("a", 4000), constants=OVERHEAD)
     assert limit.sentence == (
         "Limited by fixed overhead, 1 ms per batch, nearly 100 % of its time: "

@@ -1,4 +1,4 @@
-"""compile_report.html in a real browser: drawn to scale, readable, working, without an error."""
+"""compile_report.html in a browser: drawn to scale, readable, interactive, without errors."""
 
 import re
 from itertools import combinations, product

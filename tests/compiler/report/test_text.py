@@ -1,4 +1,4 @@
-"""compile_report.txt: the original's form, and no number that is not zero reads as zero."""
+"""compile_report.txt: the original's format, and no nonzero number that is printed as zero."""
 
 import re
 from types import SimpleNamespace

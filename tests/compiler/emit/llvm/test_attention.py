@@ -29,10 +29,10 @@ STEP = StepState(index=7, first_sample=3, rows=5)  # its last samples are paddin
 
 
 class Case:
-    """Both kernels of an attention.
+    """Forward and backward kernels of an attention.
 
-    sizes: of query [B, H, T, E], key [B, H, S, E], value [B, H, S, F]. mask: its values, of a shape
-    that broadcasts. joined: query, key and value are parts of one projection [B, T, 3, H, E]
+    sizes: of query [B, H, T, E], key [B, H, S, E], value [B, H, S, F]. mask: values of a shape
+    that broadcasts. joined: query, key and value are slices of one projection [B, T, 3, H, E]
     """
 
     def __init__(
@@ -88,7 +88,7 @@ def normal(*shape):
 
 
 def masked(*shape, kind):
-    """A mask that hides all of the first row."""
+    """Mask that hides all keys from the first row."""
     values = normal(*shape)
     if kind == "added":
         values[..., 0, :] = -np.inf
@@ -124,7 +124,7 @@ def machine():
 
 
 class Machine:
-    """One object of the kernels of cases; codes: by case."""
+    """Object file with the kernels of all cases; codes: by case."""
 
     def __init__(self, names=tuple(CASES), tile=None):
         self.codes = {
@@ -134,7 +134,7 @@ class Machine:
         self._code = build([*chain(*self.codes.values())], tile)
 
     def run(self, name, bounds=None, at_end=True):
-        """The results of a case; both kernels are computed between these bounds of pairs."""
+        """Return a case's results; both kernels run on the pairs between these bounds."""
         case = CASES[name]
         memory = {n: Guarded(value.nbytes, at_end) for n, value in case.values.items()}
         for n, value in case.values.items():
@@ -185,7 +185,7 @@ def by_numpy(case, dtype):
 
 
 def by_pytorch(case):
-    """The result and gradients of PyTorch in float64; without dropout."""
+    """Result and gradients of PyTorch in float64, without dropout."""
     leaves = [torch.from_numpy(case.view(n).astype(np.float64)).requires_grad_() for n in "qkv"]
     mask = None if case.mask is None else torch.from_numpy(case.view("mask").copy())
     if mask is not None and mask.dtype != torch.bool:
@@ -206,7 +206,7 @@ def combined(mask, later):
 
 @pytest.mark.parametrize("name", CASES)
 def test_attention_and_its_gradients(machine, name):
-    """No element outside of the arrays is touched, and no division of the pairs changes a bit."""
+    """No writes outside of the arrays, and bits do not depend on how pairs are divided."""
     run, case = machine.run(name), CASES[name]
     wanted, near = by_numpy(case, "float64"), by_numpy(case, "float32")
     if case.dropout is None:

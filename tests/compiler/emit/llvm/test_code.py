@@ -1,4 +1,4 @@
-"""Instructions that LLVM makes of loads and stores."""
+"""Instructions that LLVM selects for loads and stores."""
 
 import pytest
 

@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernel
 
 @dataclass(frozen=True)
 class Case:
-    """Images [N, C, H, W], number of maps, and the windows over them."""
+    """Images [N, C, H, W], number of output channels, and windows."""
 
     shape: tuple[int, int, int, int]
     maps: int
@@ -85,7 +85,7 @@ CASES = {
 
 
 def kernels(case, bias=True, adds=False):
-    """Convolution, gradient of images, gradient of the weight."""
+    """Kernels of convolution, input gradient and weight gradient."""
     images, weight, maps = (
         array("x", *case.shape),
         array("w", *case.weight),
@@ -108,7 +108,7 @@ def values_of(case):
 
 
 def wanted(case, values):
-    """Maps and gradients, in float64."""
+    """Expected outputs and gradients, in float64."""
     leaves = [v.requires_grad_() for v in wide(*(values[k] for k in "xwb"))]
     options = case.stride, case.padding, case.dilation, case.groups
     maps = torch.nn.functional.conv2d(*leaves, *options)
@@ -166,7 +166,7 @@ def test_tiles_of_products_change_no_bit(name, monkeypatch):
 
 
 def test_threads_change_no_bit(tmp_path):
-    """Three steps of a network with all kinds of convolutions."""
+    """Three training steps of a network with every kind of convolution."""
     with Tracer("float32") as tracer:
         x = tracer.input("images", (6, 3, 20, 20), "float32")
         labels = tracer.input("labels", (6,), "int32")

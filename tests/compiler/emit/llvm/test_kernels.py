@@ -1,4 +1,4 @@
-"""Kernels of LAIR as machine code, beside their NumPy form; in memory that ends at guard pages."""
+"""LAIR kernels as machine code, against their NumPy form; arrays end at guard pages."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ SIZES = [(1, 1), (3, 5), (17, 16), (40, 50), (129, 7), (5, 300)]
 
 
 def loops_of(model, rows, columns, dtype="float32", batch=(), storage=None):
-    """Loops of a training of a model of [rows, columns]; storage: 16-bit format of its values."""
+    """Loops of a training of a model on [rows, columns]; storage: its 16-bit format."""
     with Tracer(dtype, storage) as tracer:
         x = tracer.input("features", (rows, *batch, 4), dtype)
         labels = tracer.input("labels", (rows,), "int32")
@@ -47,7 +47,7 @@ MODELS = {
 
 
 def check(loop, *numbers, rtol=3e-6, atol=2e-6):
-    """Both forms agree; no element outside of arrays is touched, and no division changes a bit."""
+    """Assert equal results of both forms, no writes outside of arrays, equal bits for any split."""
     case = KernelCase(loop)
     assert case.code is not None, loop.op
     rows, cut = max(loop.rows, 1), case.code.cut
@@ -86,7 +86,7 @@ def test_words_that_a_kernel_writes_are_those_of_its_numpy_form(size, storage):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_axes_within_a_row_and_rows_that_come_again(dtype):
-    """Biases of a place within a sample, read and summed again for each sample."""
+    """Biases of one position within a sample, read and summed for each sample."""
 
     def model(y):
         shape = (6, y.shape[-1])
@@ -111,7 +111,7 @@ def test_a_sum_over_rows_and_axes_within_them(columns, dims):
 
 
 def formula(old):
-    """Each of the functions of rows, in an order in which an array is written over."""
+    """Each row function, in an order in which an array is overwritten."""
     x = old["x"] - old["x"].largest()
     e = x.exp()
     total = e.total()
@@ -170,7 +170,7 @@ def test_infinity_and_nan_go_through_sums_and_largest_numbers():
 
 
 def test_maximum_of_a_row_with_nan_is_nan():
-    """Four vectors at a time, single ones, and a rest."""
+    """Rows that take four vectors at a time, single vectors, and a remainder."""
     arrays = {"x": Array("x", (147, 147), "float32")}
     writes = {"largest": Array("largest", (147, 1), "float32")}
     loop = formula_loop("test", arrays, writes, lambda old: {"largest": old["x"].largest()})

@@ -1,4 +1,4 @@
-"""Machine code of the kernel library, against PyTorch; in memory that ends at guard pages."""
+"""Machine code of the kernel library, against PyTorch; arrays end at guard pages."""
 
 import warnings
 
@@ -29,7 +29,7 @@ SIZES = [(1, 1), (5, 5), (3, 17), (40, 40), (1, 300), (129, 32), (17, 1), (2, 14
 
 
 def norm(name, rows, size):
-    """A norm's kernels forward and backward."""
+    """Forward and backward kernels of a norm."""
     x, weight, bias = array("x", rows, size), array("weight", size), array("bias", size)
     statistics = [array(key, rows) for key in (["mean", "rstd"] if "layer" in name else ["rrms"])]
     parts = (weight, bias) if "layer" in name else (weight,)
@@ -234,7 +234,7 @@ STATES = [
 
 
 def assert_drawn_as_by_numpy(kernel, draw, numbers):
-    """Compare the draws of several steps.
+    """Assert that the draws of several steps are NumPy's.
 
     numbers: arguments of `draw` between its scratch and the keys
     """
@@ -288,7 +288,7 @@ def test_uniform_numbers_have_the_bits_of_the_numpy_form(shape, rows):
     ids=str,
 )
 def test_rotary_embedding(shape, dim, size, is_interleaved):
-    """Of a view: heads of three projections in one array."""
+    """On a view: the heads of three projections in one array."""
     (*outer, last), joined = shape, array("x", *shape[:-1], 3 * shape[-1])
     x, out = joined.sliced(len(outer), last, 2 * last), array("out", *shape)
     kernel = Rotary("rotary", x, out, dim, size, 1e4, is_interleaved, False, Phase.FORWARD)

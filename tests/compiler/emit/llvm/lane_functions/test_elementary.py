@@ -47,7 +47,7 @@ def functions(request):
 
 
 def places(least, most):
-    """Numbers of all sizes in a range, and many near 0 and 1."""
+    """Random numbers of all magnitudes within a range, and many near 0 and 1."""
     random = np.random.default_rng(2)
     bits = random.integers(0, 0x7F800000, 1 << 16, dtype=np.int64).astype(np.int32)
     anywhere = bits.view(np.float32) * random.choice([-1, 1], bits.size)
@@ -76,7 +76,7 @@ def test_the_error_is_below_its_bound(functions, name):
 
 @pytest.mark.skipif("+avx512f" not in machine_code.host(), reason="the CPU has no AVX-512")
 def test_bits_of_exp_do_not_depend_on_the_instructions(monkeypatch):
-    """AVX-512 multiplies by a power of 2 in one instruction; the text is the same."""
+    """AVX-512 scales by a power of 2 in one instruction; the bits must be equal."""
     x = np.concatenate([places(-150, 150), np.array(ENDS, np.float32)])
     found = functions_of(16)("exp", x)
     monkeypatch.setattr(machine_code, "host", lambda: "x86-64-v3")
@@ -122,7 +122,7 @@ def test_the_normal_cdf_is_as_near_as_atens(functions):
 
 @pytest.mark.parametrize("name", PEERS)
 def test_the_ends_of_the_range_are_pytorchs(functions, name):
-    """Infinities, NaN, overflow, denormals and the sign of 0."""
+    """Infinities, NaN, overflow, subnormal numbers and signed zeros."""
     x = np.array(ENDS, np.float32)
     found, wanted = functions(name, x), PEERS[name](torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-7)

@@ -31,7 +31,7 @@ def functions(request):
 
 
 def numbers(half):
-    """Floats of every exponent, ties of the format among them."""
+    """Floats of every exponent, including ties between two numbers of the 16-bit format."""
     random = np.random.default_rng(5)
     bits = np.arange(256, dtype=np.uint32)[:, None] << 23 | random.integers(0, 1 << 23, (256, 200))
     tie = np.uint32(1 << (half.dropped_bits - 1))

@@ -15,7 +15,7 @@ VALUES = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38, -np.inf, -2.5, 2.5]
 
 
 def places_of(x):
-    """What machine code finds along the last axis."""
+    """Indices that the machine code of argmax finds along the last axis."""
     kernel = Argmax("layer", array("x", *x.shape), array("out", *x.shape[:-1], dtype="int64"), -1)
     found = LibraryCase(kernel, {"x": x}).in_all_ways()["out"]
     return found.reshape(x.shape[:-1])

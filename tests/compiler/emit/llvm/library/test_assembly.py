@@ -1,4 +1,4 @@
-"""Machine code of concatenations and of the gradients of slices, against NumPy."""
+"""Machine code of concatenation and of slice gradients, against NumPy."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_the_gradient_of_one_position(dim):
 
 
 def test_threads_share_a_part_of_any_size():
-    """Parts are one axis each, of an odd size."""
+    """Each part is one axis of odd size."""
     out, x, y = array("out", 514, 1023), array("x", 257, 1023), array("y", 257, 1023)
     values = {"x": normal(257, 1023), "y": normal(257, 1023, seed=1)}
     case = LibraryCase(

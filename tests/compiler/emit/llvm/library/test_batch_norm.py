@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernel
 
 
 def kernels(size):
-    """Batch norm and its gradients, over arrays by short names."""
+    """Kernels of batch norm and its gradients, on named arrays."""
     a = {key: array(key, *size) for key in ("x", "grad", "out", "dx")}
     vectors = "weight", "bias", "m", "v", "mean", "rstd", "nm", "nv", "dw", "db"
     a |= {key: array(key, size[1]) for key in vectors}
@@ -75,7 +75,7 @@ def test_batch_norm_and_its_gradients(size, valid):
 
 
 def test_sums_over_many_places_lose_no_digit():
-    """Each within eight roundings of float32, norm-wise, of PyTorch's in float64."""
+    """Error of each sum: at most eight float32 roundings, norm-wise, from PyTorch in float64."""
     size = 64, 2, 784
     forward, backward = kernels(size)
     ones = dict.fromkeys(("weight", "bias", "m", "v"), np.ones(size[1], "float32"))

@@ -27,13 +27,13 @@ SIZES = [
 
 
 def indexing(function, x, indices, out, dim):
-    """The kernel of a forward or a backward pass."""
+    """Kernel of a forward or a backward pass."""
     phase = Phase.BACKWARD if function.endswith("backward") else Phase.FORWARD
     return Indexing("lookup", function, x, indices, out, dim, None, phase)
 
 
 def indices_of(shape, count, dtype):
-    """Some indices are there several times, and some not at all."""
+    """Indices of which some repeat and some never occur."""
     random = np.random.default_rng(shape)
     found = random.integers(0, count, shape)
     return np.where(random.random(shape) < 0.3, count - 1, found).astype(dtype)
@@ -70,7 +70,7 @@ def test_sums_have_the_order_of_numpys():
 
 
 def test_indices_of_a_part_and_arrays_in_another_order():
-    """Fewer rows of indices than of numbers; a transposed gradient; integers and booleans."""
+    """Fewer index rows than value rows, a transposed gradient, integers and booleans."""
     x, indices = normal(6, 5), indices_of((4, 3), 5, "int64")
     arrays = array("x", 6, 5), array("i", 4, 3, dtype="int64"), array("out", 4, 3)
     found = LibraryCase(indexing("gather", *arrays, 1), {"x": x[:4], "i": indices}).in_all_ways()

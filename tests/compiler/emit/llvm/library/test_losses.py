@@ -1,4 +1,4 @@
-"""Machine code at the end of a loss, against NumPy's sum and by its definition."""
+"""Machine code of the final sum of a loss, against NumPy's sum and its definition."""
 
 from itertools import product
 
@@ -17,7 +17,7 @@ CLASSES, IGNORED = 7, 3
 
 
 def loss_sum(rows, count=None, padding=None, is_checked=True, dtype="int64", ignored=IGNORED):
-    """The kernel for these rows; its mean is over `count`, if there is one."""
+    """Kernel that sums these rows; the mean divides by `count` if it is given."""
     labels = array("labels", rows, dtype=dtype)
     logits = array("logits", rows, CLASSES)
     parts = LossOperands(logits, labels, ignored, 0.0, padding, is_checked, "layer", "stem")

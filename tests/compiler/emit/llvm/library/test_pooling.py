@@ -46,7 +46,7 @@ def test_max_pooling_and_its_gradient(windows):
 
 
 def test_a_window_outside_of_the_image_has_no_gradient():
-    """PyTorch would write it elsewhere. The second of three windows sees columns -1 and 4."""
+    """Unlike in PyTorch; the second of the three windows covers columns -1 and 4."""
     windows = Windows((1, 2), (1, 1), (0, 2), (1, 5))
     x, grad = normal(3, 5, 4), normal(3, 5, 3, seed=1)
     image, largest = array("x", 3, 5, 4), array("out", 3, 5, 3)

@@ -1,4 +1,4 @@
-"""A step with kernels of several families: threads change no bit, and NumPy's form is near."""
+"""A step with kernels of several families: same bits with any number of threads, close to NumPy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from csrun.nn.tracer import Tracer
 
 
 def traced():
-    """Lookups, concatenations, padded pooling, sines and powers, and their gradients."""
+    """Lookups, concatenation, padded pooling, sines and powers, and their gradients."""
     with Tracer("float32") as tracer:
         x = tracer.input("images", (6, 3, 12, 12), "float32")
         labels = tracer.input("labels", (6,), "int32")

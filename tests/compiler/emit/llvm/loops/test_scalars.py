@@ -1,4 +1,4 @@
-"""Bodies of LAIR's operators as machine code, against PyTorch's operators of float32."""
+"""Machine code of LAIR's scalar operators, against PyTorch in float32."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ VALUES += [3e38, -3e38, np.inf, -np.inf, np.nan]
 
 
 def kinds_of(case):
-    """Types of the operands; what is no mask is float32."""
+    """Types of the operands: float32, except for masks."""
     return tuple("bool" if array.dtype == bool else "float32" for array in case.operands)
 
 
@@ -79,7 +79,7 @@ def functions():
 
 @pytest.mark.parametrize("name", COMPILED, ids=lambda name: str(COMPILED[name]))
 def test_an_operator_is_pytorchs(functions, name):
-    """On its own operands, and each a list of numbers with infinities, NaN and both zeros."""
+    """Operands of the operator's case, and lists of numbers with infinities, NaN and both zeros."""
     case = COMPILED[name]
     own = [np.ravel(x) for x in np.broadcast_arrays(*case.operands)]
     check(functions, name, case, own)
@@ -87,7 +87,7 @@ def test_an_operator_is_pytorchs(functions, name):
 
 @pytest.mark.parametrize("name", COMPILED, ids=lambda name: str(COMPILED[name]))
 def test_an_operator_of_any_numbers_is_numpys(functions, name):
-    """NaN, infinity and overflow come out where the NumPy form has them."""
+    """NaN, infinity and overflow, compared with the NumPy form."""
     case = COMPILED[name]
     values = [[True, False] if k == "bool" else VALUES for k in kinds_of(case)]
     own = [np.ravel(x) for x in np.meshgrid(*values)]

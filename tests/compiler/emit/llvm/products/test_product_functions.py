@@ -1,4 +1,4 @@
-"""Matrix products of machine code beside those of float64, in memory that ends at guard pages."""
+"""Matrix products in machine code, against float64; operands end at guard pages."""
 
 import re
 from ctypes import addressof, c_int64, c_void_p
@@ -64,7 +64,7 @@ def normal(*shape):
 
 
 def laid_out(values, order, at_end, gap=0):
-    """Guarded values with consecutive rows, columns or, by a gap, neither; the batch outside."""
+    """Guarded values, batch first, with contiguous rows or columns or, with a gap, neither."""
     *batch, rows, columns = values.shape
     if order == "rows":
         inner = ((columns + gap), 1)
@@ -80,9 +80,9 @@ def laid_out(values, order, at_end, gap=0):
 
 
 def check(a, b, out, tile, adds=False, **how):
-    """The error of each element is within the bound of a sum in any order.
+    """Assert that each element's error is within the bound of a sum in any order.
 
-    Operands of pairs are rounded to bfloat16 before, where they lie.
+    Operands of paired products are rounded to bfloat16 first.
     """
     for operand in (a, b) if tile.numbers > 1 else ():
         BFLOAT16.round(operand, operand)
@@ -134,7 +134,7 @@ def test_words_have_no_form_in_batches_or_as_the_first_operand():
 
 @pytest.mark.parametrize("tile", ALL_TILES, ids=str)
 def test_batches(tile):
-    """Heads of a joined projection, one B for all items, axes that stay apart."""
+    """Heads of a fused projection, one B shared by all items, batch axes that cannot be merged."""
     joined = normal(3, 20, 3, 4, 8)
     q, k, v = (joined[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
     scores = np.empty((3, 4, 20, 20), np.float32)
@@ -190,7 +190,7 @@ def functions(a, b, tile=AVX512, threads=2):
 
 
 def test_threads_divide_columns(monkeypatch):
-    """A is read as it is if its rows are consecutive, and else packed if it is the smaller one."""
+    """A is read in place if its rows are contiguous, else packed if it is the smaller operand."""
     monkeypatch.setattr(products, "cache_ways", lambda: 8)
     read, packed = ("product.columns", 0), ("product.columns", 1)
     for threads in (1, 2, 3):
@@ -214,7 +214,7 @@ def test_threads_divide_columns(monkeypatch):
 
 @pytest.mark.parametrize("form", ["share", "columns"])
 def test_a_matrix_is_packed_once_a_job(form):
-    """A second call of the job finds what the first one packed, and another job new values."""
+    """A second call of the same job reuses the packed matrix; another job packs its own values."""
     a, b, out = normal(128, 50), normal(50, 50), normal(128, 50)
     packed, shared = b, 0
     if form == "columns":
@@ -244,7 +244,7 @@ def test_a_matrix_is_packed_once_a_job(form):
 @pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 71)], ids=str)
 @pytest.mark.parametrize("tiles", [TILES, *BFLOAT16_TILES], ids=str)
 def test_bits_depend_on_k_alone(size, tiles):
-    """Not on chunks, threads, tiles, orders in memory, nor on other rows and columns."""
+    """Independent of chunks, threads, tiles, memory layouts, and other rows and columns."""
     m, n, k = size
     a, b, found = normal(m, k), normal(k, n), []
     if not isinstance(tiles, tuple):

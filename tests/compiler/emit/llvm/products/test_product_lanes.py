@@ -1,4 +1,4 @@
-"""Products of pairs of bfloat16 beside the definition of each instruction, in NumPy."""
+"""Products of bfloat16 pairs, against the definition of each instruction in NumPy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SMALLEST_NORMAL = 2.0**-126
 
 
 def numbers(seed, *shape, spread=1.0):
-    """Numbers of bfloat16, of which the exponents vary."""
+    """Bfloat16 numbers with varying exponents."""
     random = np.random.default_rng(seed)
     scale = np.exp2(random.normal(0, spread, shape))
     found = (random.standard_normal(shape) * scale).astype(np.float32)
@@ -27,7 +27,7 @@ def words_of(x):
 
 
 def flushed(x):
-    """Zero, of its sign, for what is below the smallest normal number of float32."""
+    """Values with float32 subnormal numbers replaced by zeros of the same sign."""
     return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(0, x), x)
 
 
@@ -50,7 +50,7 @@ def multiply_add(x, y, total):
 
 
 def sums_of_pairs(a, b):
-    """A B: in blocks of k the first number of a pair, then the second; the sums of blocks."""
+    """Return A B: per block of k the first numbers of pairs, then the second; then block sums."""
     out = None
     for start in range(0, a.shape[1], BLOCK_K):
         total = np.zeros((len(a), b.shape[1]), np.float32)
@@ -61,7 +61,7 @@ def sums_of_pairs(a, b):
 
 
 def sums_of_amx(a, b, c=None):
-    """A B + C: 32 numbers of k at a time, of these the even and the odd ones, each from 0.
+    """Return A B + C: per 32 numbers of k, sums of even and of odd positions, each from 0.
 
     Source: Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS
     """
