@@ -1,4 +1,4 @@
-"""Data sets: what a chain gives, and that it does not matter who reads it and from where."""
+"""Data sets: elements of a chain, whichever streamer reads them and from whichever position."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Batches that are made again and again cost no new memory."""
+"""Memory of batches is reused."""
 
 import ctypes
 import subprocess

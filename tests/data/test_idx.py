@@ -1,4 +1,4 @@
-"""IDX files: golden bytes read as they should, broken ones refused by name."""
+"""IDX files: golden bytes, and damaged files refused by name."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""Operations of a chain: where each was written, its author's file and line, and their times."""
+"""Stages of a chain: the file and line that created each, and their times."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from csrun.data.input_operators import StageClock, StageTime
 
 
 def line_of(mark: str) -> int:
-    """The number of the only line of this file that ends with a comment."""
+    """Number of the only line of this file that ends with a comment."""
     lines = Path(__file__).read_text().splitlines()
     (number,) = (n for n, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
     return number
@@ -37,7 +37,7 @@ def test_an_operation_that_csrun_adds_itself_names_no_line():
 
 
 def test_a_stage_may_begin_while_the_slowest_is_looked_for() -> None:
-    """Stages run on several threads: here one begins at the very moment of the comparison."""
+    """Stages run in several threads: one starts during the comparison."""
     clock = StageClock()
 
     class Compared(StageTime):

@@ -1,4 +1,4 @@
-"""Who streams what: by batch, by file, by the user."""
+"""Sharding of input: by batch, by file, or by the user."""
 
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ FILES, ROWS = 5, 6
 
 @pytest.fixture
 def pattern(tmp_path: Path) -> str:
-    """Files of the numbers 0.., ROWS each."""
+    """Pattern of files with the numbers 0.., ROWS each."""
     for file in range(FILES):
         np.save(tmp_path / f"part-{file}.npy", np.arange(file * ROWS, (file + 1) * ROWS))
         text = "".join(f"{k}\n" for k in range(file * ROWS, (file + 1) * ROWS))

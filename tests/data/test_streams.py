@@ -1,4 +1,4 @@
-"""Chains that cannot be indexed: what they give, against the same done with Python's lists."""
+"""Chains without random access: elements compared with Python's lists."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ from csrun.data.formats import Lines
 
 
 def numbers(count: int) -> Dataset:
-    """A stream of the samples 0..count-1: a filter that leaves all of them."""
+    """Stream of the samples 0..count-1, made by a filter that keeps all."""
     return Dataset.from_arrays(np.arange(count)).filter(lambda x: True)
 
 
@@ -240,7 +240,7 @@ def decoded(line: Any) -> str:
 
 
 def interleaved(counts: list[int], cycle: int, block: int) -> list[str]:
-    """As tf.data defines interleave: `block` of each of `cycle` open files in turn."""
+    """Elements by tf.data's definition of interleave: `block` of each of `cycle` files in turn."""
     waiting = [[f"{file}.{k}" for k in range(count)] for file, count in enumerate(counts)]
     opened = [waiting.pop(0) for _ in range(min(cycle, len(waiting)))]
     given: list[str] = []

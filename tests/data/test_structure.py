@@ -1,4 +1,4 @@
-"""Elements nest as their author's did, at every stage, and travel flat."""
+"""Nested elements: structure is kept through every stage, arrays are sent flat."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ LABELS = (IDS * 2, NEXT)
 
 
 def as_lists(value: Any) -> Any:
-    """Nested arrays as what can be compared."""
+    """Nested arrays as lists, for comparison."""
     if isinstance(value, dict):
         return {key: as_lists(part) for key, part in value.items()}
     return tuple(map(as_lists, value)) if isinstance(value, tuple) else np.asarray(value).tolist()
@@ -52,7 +52,7 @@ def test_a_tuple_nests_whatever_it_is_of(pair: Callable[[Any], Any]) -> None:
 
 
 def test_elements_that_are_flat_are_given_as_they_are_and_others_still_refused() -> None:
-    """Most elements are; each costs a look at the kinds of its parts."""
+    """Flat elements, the usual case, skip the conversion."""
     given: list[Any] = [(IDS[0], NEXT[0]), (IDS[1], 1), (IDS[2], [4, 5]), (IDS[3], (1, 2))]
     elements = Elements()
     taken = [elements.taken(one) for one in given[:3]]

@@ -1,4 +1,4 @@
-"""Archives of object files, as ar(1) reads them."""
+"""Archives of object files in the format of ar(1)."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Visits bound to batches in memory that is reused: which visits, and what they compute."""
+"""Visits bound to batches in reused memory: which visits are bound, and their results."""
 
 import ast
 

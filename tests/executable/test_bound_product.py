@@ -1,4 +1,4 @@
-"""Products of a program in machine code: on several threads, with inputs, and left to NumPy."""
+"""Matrix products of a program in machine code: multithreaded, with inputs, or left to NumPy."""
 
 import weakref
 
@@ -42,7 +42,7 @@ def array(place, value, is_input=False):
 
 
 def binder(workspace, a, b, out, adds=False, inputs=""):
-    """The binder of out = a b, of which `inputs` names the operands that come with a call."""
+    """Binder of out = a b; `inputs` names the operands that are passed with each call."""
     places = dict.fromkeys(("bound", "input"), 0)
     arrays = []
     for name, value in (("a", a), ("b", b), ("out", out)):
@@ -77,7 +77,7 @@ def test_a_product_has_the_same_bits_with_any_number_of_threads(workspace):
 @pytest.mark.parametrize("m", [500, 1152])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_a_large_product_has_the_same_bits_with_any_number_of_threads(workspace, m, is_transposed):
-    """Threads divide columns and read A or pack it, or pack a B that is not larger together."""
+    """Threads divide columns and read A in place, pack it, or pack B if it is not larger."""
     shapes = (m, 1100), (1100, 1000)
     a, b = (np.random.default_rng(2).standard_normal(shape).astype("f") for shape in shapes)
     a = np.asfortranarray(a) if is_transposed else a

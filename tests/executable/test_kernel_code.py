@@ -1,4 +1,4 @@
-"""Machine code in a compile directory: what is loaded, and what is done without it."""
+"""Machine code in a compile directory: loading it, and running without it."""
 
 import logging
 import re
@@ -30,7 +30,7 @@ NETWORK = Network()
 
 @pytest.fixture
 def compiled(tmp_path):
-    """A compile with machine code, read back."""
+    """A compile with machine code, loaded from its directory."""
     found = NETWORK.compile(tmp_path, ExecutionMode.PIPELINED, kernels="llvm")
     return load(found.directory, found.digest)
 
@@ -43,7 +43,7 @@ def lines(caplog):
 
 
 def trained(executable, threads=1):
-    """The weights after two steps."""
+    """Weights after two steps."""
     machine = Machine(executable, NETWORK.parameters(), threads)
     for batch in NETWORK.batches(2):
         machine.train(batch)
@@ -128,7 +128,7 @@ def test_the_object_of_another_cpu_is_not_run(compiled, lines, monkeypatch):
 
 @pytest.fixture
 def builds(monkeypatch, tmp_path):
-    """The modules that this process builds: it has built none before, and has an empty cache."""
+    """Modules built by this process, which starts with an empty object cache."""
     found, build = [], machine_code.build
     monkeypatch.setattr(machine_code, "build", lambda text: found.append(text) or build(text))
     monkeypatch.setattr(kernel_code, "_objects", ObjectCache(tmp_path / "objects"))
@@ -179,7 +179,7 @@ def test_objects_for_another_cpu_are_not_taken_from_the_cache(builds, monkeypatc
 
 
 def test_objects_with_another_body_for_the_cpu_are_not_taken_from_the_cache(builds, monkeypatch):
-    """As those of another version of csrun, whose portable text is the same."""
+    """As by another version of csrun whose portable text is the same."""
     portable = host_functions.PORTABLE[host_functions.TIMES_POWER]
     for version in ("first", "second", "first"):
         specific = "+fma", f"; {version}\n{portable}"

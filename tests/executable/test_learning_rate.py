@@ -1,4 +1,4 @@
-"""Learning-rate schedules against PyTorch's, and their warm-up against its definition."""
+"""Learning-rate schedules against PyTorch, and their warm-up against its definition."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A store with a longer window of gradients: what lies behind them moves, in all its forms."""
+"""Store with a larger window for gradients: offsets of the regions after it, in every layout."""
 
 import pytest
 from support.programs import Network
@@ -19,14 +19,14 @@ CASES = {
 
 
 def starts_behind(plan: Plan) -> list[int]:
-    """Starts of the regions behind the gradients, in the order of the layout."""
+    """Offsets of the regions after the gradients, in the order of the layout."""
     store = plan.store
     later = store.words_offset, store.numbers_offset, store.losses_offset
     return [*(slot.offset_bytes for slot in store.slots), *(o for o in later if o is not None)]
 
 
 @pytest.mark.parametrize(("storage", "mode", "options"), CASES.values(), ids=CASES)
-def test_what_lies_behind_a_longer_window_moves_by_as_much(tmp_path, storage, mode, options):
+def test_a_larger_window_shifts_all_later_regions(tmp_path, storage, mode, options):
     network = Network(storage=storage, optimizer=nn.AdamW(0.01))
     plan = network.compile(tmp_path, mode, 1, **options).plan
     assert with_window(plan, plan.store.gradients_bytes) is plan

@@ -1,4 +1,4 @@
-"""The rule of dynamic loss scaling beside its published behaviour and a plain simulation."""
+"""Dynamic loss scaling against its published behaviour and a simple simulation."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from csrun.executable.loss_scale import LossScaling, dynamic, invalid_constant
 
 
 def run(scaling, overflows):
-    """The states after each step."""
+    """States after each step."""
     state, states = scaling.first, []
     for overflow in overflows:
         state = scaling.after(state, not overflow)

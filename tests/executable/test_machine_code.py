@@ -1,4 +1,4 @@
-"""Object files and archives of them, loaded."""
+"""Loading of object files and their archives."""
 
 import ctypes
 

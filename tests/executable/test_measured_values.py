@@ -1,4 +1,4 @@
-"""Overflows among a program's values, and the files of steps."""
+"""Overflows among a program's values, and files of single steps."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_integers_do_not_overflow():
 
 
 def test_files_of_steps(tmp_path):
-    """Those that are due stay until they are removed; of others the newest."""
+    """Files of steps marked as due remain until they are removed; of others only the newest."""
     values = RecordedValue("hidden/relu", "hidden", "relu"), RecordedValue("loss", "model", "loss")
     folder = tmp_path / "ranges"
     measurer = ValueMeasurer(folder, MeasuredSteps(2, values), FLOAT16)

@@ -1,4 +1,4 @@
-"""Objects that are built once for all processes of an account; what is damaged is built again."""
+"""Object cache of an account: built once for all processes, rebuilt if damaged."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ from csrun.executable.object_cache import ObjectCache
 
 
 class Builder:
-    """Counts what it builds."""
+    """Build function that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""How MemoryX's tasks share groups: whole ones in a row, as evenly as trying all cuts finds it."""
+"""Assignment of weight groups to MemoryX tasks: contiguous, as balanced as by exhaustive search."""
 
 from itertools import combinations_with_replacement, pairwise
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ SIZES = st.lists(st.integers(1, 40), max_size=8)
 
 
 def plan_of(sizes: list[int]) -> Plan:
-    """A plan with groups of these sizes, and little else."""
+    """Stub of a plan with groups of these sizes."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     groups = tuple(
         Group(number, (f"layer {number}",), start, size)
@@ -46,7 +46,7 @@ def test_one_task_has_all() -> None:
 
 
 def test_the_parts_of_a_tensor_stay_together() -> None:
-    """Groups of 64 bytes, of which the second and third are parts of one tensor with the first."""
+    """Groups of 64 bytes, of which the first three have shards of one tensor."""
     parts = [TensorShard("t", 48, 0), TensorShard("t", 48, 16), TensorShard("t", 48, 32), None]
     plan = plan_of([64] * 4)
     plan.parameters = tuple(
@@ -62,7 +62,7 @@ def test_a_group_of_two_tasks_is_refused() -> None:
 
 
 def test_an_evaluation_is_cut_where_the_tasks_are(tmp_path) -> None:
-    """Its own groups hold layers of several of the training's."""
+    """The evaluation's group contains layers of several groups of the training."""
     network, mode = Network(sizes=(12, 40, 30, 5)), ExecutionMode.WEIGHT_STREAMING
     training = network.compile(tmp_path / "t", mode, 1)
     evaluation = network.compile(tmp_path / "e", mode, 1 << 20, RunMode.EVAL)

@@ -1,4 +1,4 @@
-"""Calls of machine code that follow each other are one call: which lines, and what it computes."""
+"""Merging of consecutive machine-code calls: which calls are merged, and their results."""
 
 import ast
 from ctypes import CFUNCTYPE, POINTER, addressof, c_int64, c_void_p, cast

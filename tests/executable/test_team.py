@@ -1,4 +1,4 @@
-"""Threads that share the rows of jobs: each row is computed once, whoever has a CPU."""
+"""Threads that share the rows of jobs: each row is computed once on any number of CPUs."""
 
 import os
 import threading
@@ -78,7 +78,7 @@ def wait_until(is_so):
 
 
 class Counted:
-    """A call of jobs over as many rows each, and what it has counted."""
+    """Jobs over these numbers of rows, with counts of how often each row was computed."""
 
     def __init__(self, code, threads, sizes, chunk):
         self.rows = [np.zeros(max(n, 1), np.int64) for n in sizes]
@@ -118,7 +118,7 @@ def test_helpers_that_sleep_are_woken(code):
 
 
 def test_a_thread_computes_its_part_and_then_what_others_have_left(code):
-    """Half of what is left at a time: its own from the front, those of others from the back."""
+    """Half of the remaining rows at a time: its own rows from the front, others' from the back."""
     memory = empty(team.PARTS + 2 * team.PART_BYTES)
     memory[:] = 0
     memory[team.THREADS :].view(np.uint64)[0] = 2  # a helper that has no CPU

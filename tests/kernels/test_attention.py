@@ -1,4 +1,4 @@
-"""Attention over preallocated arrays, against PyTorch's: shapes, blocks, masks, strides."""
+"""Attention on preallocated arrays, against PyTorch: shapes, tiles, masks, strides."""
 
 import numpy as np
 import pytest

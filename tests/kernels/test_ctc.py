@@ -1,4 +1,4 @@
-"""CTC in log space: float32, what is not finite, and what is refused; as PyTorch's."""
+"""CTC loss in float32, in log space, against PyTorch: infinite values and refused inputs, too."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def drawn(dtype="float32"):
 
 
 def ours(log_probs, inputs=INPUTS, labels=LABELS, targets=TARGETS, leaves_out=False):
-    """Losses, and their gradient where each loss has slope 1."""
+    """Losses, and their gradients for an incoming gradient of 1."""
     x = log_probs.numpy()
     loss, grad = np.empty(SAMPLES, x.dtype), np.empty_like(x)
     kept = np.empty((TIMES + 1, SAMPLES, 2 * LONGEST + 1), x.dtype)

@@ -1,4 +1,4 @@
-"""Tables over preallocated arrays, against PyTorch's."""
+"""Embedding lookups on preallocated arrays, against PyTorch."""
 
 import numpy as np
 import pytest

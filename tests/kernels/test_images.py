@@ -1,4 +1,4 @@
-"""Convolutions, poolings and batch norms at their edges: no samples, one, tiles with a rest."""
+"""Edge cases of convolution, pooling and batch norm: no samples, one, partial tiles."""
 
 import numpy as np
 import pytest

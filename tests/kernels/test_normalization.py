@@ -1,4 +1,4 @@
-"""Norms over preallocated arrays, against PyTorch's, tile by tile."""
+"""Tiled norms on preallocated arrays, against PyTorch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Philox against its authors' vectors; masks and numbers against the reference, in parts."""
+"""Philox against its authors' vectors; masks and numbers drawn in parts against the reference."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_seed_step_stream_and_sample_each_change_the_numbers():
 
 
 def test_numbers_are_uniform():
-    """Each of 256 intervals has its share; no number is 0 or 1.
+    """Chi-squared test over 256 intervals; 0 and 1 are excluded.
 
     Source: Pearson's chi-squared, 355 at 255 degrees of freedom, which a hundred-thousandth exceeds
     """

@@ -1,4 +1,4 @@
-"""Rotary position embedding over preallocated arrays, against its formula."""
+"""Rotary position embedding on preallocated arrays, against its formula."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def normal(*shape, dtype="float64"):
 
 
 def turned(x, pairs, size, base, axis, is_inverse=False):
-    """Each pair by the matrix of its rotation, one by one."""
+    """Rotate each pair by its rotation matrix."""
     out = x.astype("d")
     for place in np.ndindex(x.shape[:-1]):
         for i, (a, b) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax of values near and far from each other, against PyTorch."""
+"""Softmax and log-softmax of values with small and large differences, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ INF = float("inf")
 
 
 def of(function, x):
-    """A function of csrun.kernels.softmax, by tiles of a few rows."""
+    """Apply a function of csrun.kernels.softmax in tiles of a few rows."""
     size, behind = x.shape[1:]
     out = np.empty_like(x)
     tile, numbers = np.empty((TILE, size, behind), x.dtype), np.empty((TILE, behind), x.dtype)
@@ -53,7 +53,7 @@ KINDS = (
 
 
 def check(ours, expected, tolerance):
-    """NaN and infinity where they are expected, else within the tolerance."""
+    """Assert equal NaN and infinities, and other values within the tolerance."""
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(ours[~finite], expected[~finite])
     assert np.all(np.abs(ours - expected)[finite] <= tolerance[finite])

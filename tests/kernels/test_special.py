@@ -1,4 +1,4 @@
-"""Functions that NumPy lacks, against those of the standard library in float64."""
+"""Special functions that NumPy lacks, against the standard library in float64."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Functions of values and sums along axes, as a model function writes them."""
+"""Elementwise functions and reductions in a model function."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A mistake in a model function: one line that names the layer, what was found, and the place."""
+"""Errors in model functions: one line with the layer, the value found, and the source line."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def features(tracer):
 
 
 def message_of(call, *arguments):
-    """The message of the error that a call raises."""
+    """Message of the error that a call raises."""
     with pytest.raises(UsageError) as caught:
         call(*arguments)
     return str(caught.value)

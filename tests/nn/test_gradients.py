@@ -1,4 +1,4 @@
-"""Functions of csrun.nn, compiled: values and gradients of a step against PyTorch's."""
+"""Functions of csrun.nn, compiled: values and gradients of a step against PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def positive(*shape):
 
 @dataclass(frozen=True)
 class Case:
-    """A function of parameters; `peer` is PyTorch's where names or arguments differ."""
+    """A function of parameters; `peer` is the PyTorch form where names or arguments differ."""
 
     ours: Callable
     operands: tuple[np.ndarray, ...]
@@ -106,7 +106,7 @@ NESTED = np.round(normal(2, 3, 4))
 
 
 def places(x, most):
-    """Whole numbers in 0..most, computed from x."""
+    """Integers in 0..most, computed from x."""
     return to(torch_or(x).clamp(torch_or(x).abs(x) * 2, 0, most), "int64")
 
 
@@ -162,17 +162,17 @@ LOOKED_UP = {
 
 
 def keep(function, x, axis):
-    """A reduction that leaves axes of size 1."""
+    """Reduction that keeps axes of size 1."""
     return function(x, axis, True)
 
 
 def to(x, dtype):
-    """A cast, csrun's or PyTorch's."""
+    """Cast of csrun or of PyTorch."""
     return x.to(getattr(torch, dtype)) if isinstance(x, torch.Tensor) else x.astype(dtype)
 
 
 def slopes_of(cases):
-    """What each value is weighted by in the loss."""
+    """Weight of each value in the loss."""
     found = {}
     for name, one in cases.items():
         value = one.theirs(*map(torch.from_numpy, one.operands))
@@ -181,7 +181,7 @@ def slopes_of(cases):
 
 
 def compiled(cases, slopes, folder, precision):
-    """The machine of a model whose loss is the weighted sum of all."""
+    """Machine of a model whose loss is the weighted sum of all cases."""
     with Tracer(precision) as tracer:
         first = tracer.input("first", (2,), precision)
         tracer.input("second", (2,), "int32")
@@ -255,7 +255,7 @@ NUMBERS = numbers.integers(0, 5, (8, 3)).astype(np.int32)
 
 
 def of_samples(features, labels):
-    """Values looked up in each sample, in a table, and the largest of a sample and of all."""
+    """Lookups within each sample and in a table, and maxima of each sample."""
     x = nn.Dense(5, use_bias=False, name="x")(features)
     own = nn.sum(nn.gather(x, labels, 1) ** 2, axis=1)
     with nn.scope("table"):

@@ -1,4 +1,4 @@
-"""Layers over images as a model function calls them."""
+"""Image layers as called in a model function."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_convolution_keeps_the_size_with_padding_same():
 
 
 def test_a_convolution_names_its_parameters_and_draws_by_what_a_value_sees():
-    """Glorot and Bengio 2010: 3 channels of 4 pixels come in, 5 of 4 go out."""
+    """Glorot and Bengio 2010: fan-in of 3 channels x 4 pixels, fan-out of 5 x 4."""
     with Tracer("float32") as tracer:
         nn.Conv2D(5, 2)(tracer.input("features", (2, 3, 8, 6), "float32"))
     kernel, bias = (op for op in tracer.module.walk() if isinstance(op, ParameterOp))

@@ -1,4 +1,4 @@
-"""Layers as a model function calls them."""
+"""Layers as called in a model function."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Losses: values and gradients of a step against PyTorch's, and shapes that do not agree."""
+"""Losses: values and gradients of a step against PyTorch, and mismatched shapes."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ CASES = {
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 @pytest.mark.parametrize("name", CASES)
 def test_value_and_gradient_are_those_of_pytorch(tmp_path, name, scale):
-    """The gradient is that of a bias, which is added to the predictions."""
+    """The gradient is that of a bias added to the predictions."""
     ours, theirs = CASES[name]
     x = X * np.float32(scale)
     with Tracer("float32") as tracer:
@@ -63,7 +63,7 @@ def test_value_and_gradient_are_those_of_pytorch(tmp_path, name, scale):
 
 
 def test_class_weights_as_documented_are_those_of_pytorch(tmp_path):
-    """docs/nn.md's own function; the weight of each sample is the last of its features."""
+    """The function in docs/nn.md; the last feature of each sample is its weight."""
     given = {"nn": nn}
     text = section(CHECKOUT / "docs" / "nn.md", "Losses")
     exec(next(block for block in blocks(text) if "weighted_cross_entropy" in block), given)

@@ -1,4 +1,4 @@
-"""Metrics of the host."""
+"""Metrics computed on the host."""
 
 import math
 

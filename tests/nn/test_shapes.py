@@ -1,4 +1,4 @@
-"""Views as a model function writes them: shapes as NumPy's, and what is refused."""
+"""View operations in a model function: NumPy's shapes, and refused arguments."""
 
 import numpy as np
 import pytest

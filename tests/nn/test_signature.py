@@ -1,4 +1,4 @@
-"""Every public name of csrun.nn, called wrongly: one line with the user's place, or it is right."""
+"""Every public name of csrun.nn with wrong arguments: a one-line error at the caller, or none."""
 
 import inspect
 from typing import get_args
@@ -52,7 +52,7 @@ def named(name):
 
 
 def call(function, *arguments, **keywords):
-    """Call, with the mistake on this file's line; give the message, or None where it went well."""
+    """Call on this file's line; return the error message, or None on success."""
     try:
         function(*arguments, **keywords)
     except UsageError as error:
@@ -70,7 +70,7 @@ def x():
 
 
 def mistakes(function, right):
-    """Calls with one argument replaced, too many or too few of them, and an unknown keyword."""
+    """Calls with one argument replaced, too many or too few arguments, or an unknown keyword."""
     yield (), {}
     yield (*right, *[object()] * 12), {}
     yield right, {"no_such_argument": 1}
@@ -163,7 +163,7 @@ def test_positional_arguments_are_in_the_order_of_keras():
 
 
 def test_an_array_is_called_an_array() -> None:
-    """From Python 3.12 on NumPy's ArrayLike is an alias, before a union of private protocols."""
+    """From Python 3.12 on NumPy's ArrayLike is an alias of a union of private protocols."""
     message = call(nn.metrics.perplexity, nn.Dense, [1])
     assert message is not None
     assert "loss must be an array of numbers, got <class" in message

@@ -1,4 +1,4 @@
-"""A traced model: names, parameters, types, and what its module says."""
+"""A traced model: names, parameters, types, and attributes of its module."""
 
 import re
 
@@ -15,7 +15,7 @@ from csrun.nn.tracer import Tracer
 
 
 def trace(build, run_mode=RunMode.TRAIN, precision="float32", shape=(4, 2, 3)):
-    """The module of a model whose logits are `build(features)`."""
+    """Module of a model whose logits are `build(features)`."""
     with Tracer(precision) as tracer:
         features = tracer.input("features", shape, precision)
         labels = tracer.input("labels", shape[:1], "int32")

@@ -1,4 +1,4 @@
-"""Element types follow PyTorch's promotion; what has no meaning is refused with the user's line."""
+"""Element types: PyTorch's promotion, and refused combinations with the user's line."""
 
 import operator
 from itertools import product
@@ -24,7 +24,7 @@ def tracer():
 
 
 def operand(tracer, kind):
-    """A tensor of a dtype and rank, or a number; and PyTorch's."""
+    """A tensor of a dtype and rank, or a number; and PyTorch's counterpart."""
     if not isinstance(kind, tuple):
         return kind, kind
     dtype, rank = kind
@@ -125,7 +125,7 @@ FLOATS = np.array([[-1.5, 0.25, 3.0], [np.inf, -np.inf, np.nan]], np.float32)
 
 
 def as_type(x, dtype):
-    """A cast, csrun's or PyTorch's."""
+    """Cast of csrun or of PyTorch."""
     return x.to(getattr(torch, dtype)) if isinstance(x, torch.Tensor) else x.astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its modules, in training and evaluation, with all their gradients."""
+"""PyTorch's own samples of its modules, in training and evaluation, with all gradients."""
 
 from pathlib import Path
 

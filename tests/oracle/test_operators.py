@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its operators: equal numbers, or the refusals that the table names."""
+"""PyTorch's own samples of its operators: equal results, or the refusals of the table."""
 
 from pathlib import Path
 

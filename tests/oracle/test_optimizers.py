@@ -1,7 +1,7 @@
-"""PyTorch's optimizers with its own option sets: its losses and weights, or a refusal of a table.
+"""PyTorch's optimizers with PyTorch's test options: its losses and weights, or a listed refusal.
 
 A row of the table is an optimizer, an option set by PyTorch's description, and words of the
-refusal; what has no row must train.
+refusal; all other option sets must train.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,12 +29,12 @@ TOLERANCE = {"NAdam": 1e-6}
 
 @pytest.fixture(autouse=True)
 def wide_muon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch makes Muon's updates orthogonal in bfloat16, csrun in the precision of the run."""
+    """Let PyTorch orthogonalize Muon's updates in the run's precision instead of bfloat16."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
 
 
 def refusals() -> dict[tuple[str, str], str]:
-    """Return the words of each refusal, by optimizer and option set."""
+    """Words of each refusal, by optimizer and option set."""
     lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
     rows = [[part.strip() for part in line.split("|")] for line in lines if line]
     return {(kind, options): words for kind, options, words in rows}
@@ -49,7 +49,7 @@ def option_sets(kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def refusal_of(kind: str, options: Mapping[str, Any], folder: Path) -> str | None:
-    """Train beside PyTorch, and fail where the numbers are others; return a refusal's text."""
+    """Train in csrun and PyTorch, and fail on different numbers; return the text of a refusal."""
     made = getattr(torch.optim, kind)
     try:
         beside(

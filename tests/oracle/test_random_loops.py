@@ -1,4 +1,4 @@
-"""Loops drawn from seeds beside plain PyTorch: its numbers, or a refusal that names the line."""
+"""Seeded random loops against plain PyTorch: equal numbers, or a refusal that names the line."""
 
 import logging
 import re
@@ -42,12 +42,12 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all loops, one after the other: they share their compiles."""
+    """One folder for all loops, so that they share compiles."""
     return tmp_path_factory.mktemp("loops") / "model_dir"
 
 
 def trained(recipe: Recipe, model_dir: Path) -> Outcome | str:
-    """Run a recipe on csrun; return what it leaves, or the refusal."""
+    """Run a recipe on csrun; return its result or the refusal."""
     try:
         return train(recipe, model_dir)
     except CsrunError as refusal:
@@ -58,7 +58,7 @@ def trained(recipe: Recipe, model_dir: Path) -> Outcome | str:
 
 
 def clear(model_dir: Path) -> None:
-    """Remove what a run has left, apart from its compiles."""
+    """Remove all files of a run except for its compiles."""
     for entry in model_dir.iterdir():
         if not entry.is_dir():
             entry.unlink()
@@ -67,7 +67,7 @@ def clear(model_dir: Path) -> None:
 
 
 def outcome(seed: int, model_dir: Path) -> str:
-    """Run a seed's loop on both sides; return "equal" or "refused", and fail on all else."""
+    """Run a seed's loop on both sides; return "equal" or "refused", and fail otherwise."""
     recipe = draw(seed)
     expected = train(recipe, None)
     found = trained(recipe, model_dir)
@@ -116,7 +116,7 @@ def test_a_job_has_the_numbers_or_the_refusal_of_one_process(seed: int, tmp_path
 def trained_in(
     folder: Path, command: str, interpreter: str, seed: int, options: tuple[str, ...] = ()
 ) -> tuple[int, list[str]]:
-    """Run a seed's loop by a command of its own; return the exit code and what is said."""
+    """Run a seed's loop in a command; return the exit code and the lines to compare."""
     place = Sandbox(folder / Path(interpreter).name)
     place.path.mkdir()
     done = place.run(*options, interpreter, str(SCRIPT), str(seed), command=command)
@@ -124,7 +124,7 @@ def trained_in(
 
 
 def said(output: str) -> list[str]:
-    """Return the line of the numbers, or that of the refusal from the script's place on."""
+    """Return the line of numbers, or the refusal starting at the script's line."""
     lines = [line for line in output.splitlines() if line.startswith("numbers")]
     return lines or [line[match.start() :] for line in output.splitlines()
                      if (match := LINE.search(line))][-1:]  # fmt: skip

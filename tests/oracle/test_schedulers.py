@@ -1,4 +1,4 @@
-"""Each class of torch.optim.lr_scheduler: PyTorch's learning rates, losses and weights."""
+"""Every class of torch.optim.lr_scheduler: learning rates, losses and weights as in PyTorch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def train(kit: Kit, make: Maker, each_step: bool) -> list[Any]:
-    """Return losses and learning rates; the scheduler goes on in each step, or each pass."""
+    """Return losses and learning rates; the scheduler steps after each step, or after each pass."""
     scheduler, numbers = make(kit.optimizer), []
     is_plateau = isinstance(scheduler, schedulers.ReduceLROnPlateau)
 

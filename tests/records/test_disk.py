@@ -1,4 +1,4 @@
-"""Records on a disk that is full: one line with the path, whichever file it was."""
+"""Records on a full disk: one error line with the path of the file."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def test_events_and_params_name_what_they_cannot_write(tmp_path):
 
 @contextmanager
 def no_room() -> Iterator[None]:
-    """Files get no longer, as on a disk that is full."""
+    """Limit file sizes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:

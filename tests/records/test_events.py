@@ -1,4 +1,4 @@
-"""Events, read back record by record."""
+"""Event files, parsed record by record."""
 
 import struct
 import subprocess
@@ -14,7 +14,7 @@ from csrun.records.events import EventWriter
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of a TFRecord file: length, its checksum, data, their checksum.
+    """Records of a TFRecord file: length, its checksum, data, their checksum.
 
     Source: TensorFlow, lib/io/record_writer.h
     """

@@ -1,4 +1,4 @@
-"""The ledger against sums by hand, with a clock of our own."""
+"""The ledger against sums by hand, with a fake clock."""
 
 from collections.abc import Callable, Iterator
 

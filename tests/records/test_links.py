@@ -1,4 +1,4 @@
-"""Links that somebody plants in a model_dir: nothing is written where they lead."""
+"""Symbolic links planted in a model_dir: nothing is written to their targets."""
 
 import os
 from contextlib import closing
@@ -13,7 +13,7 @@ from csrun.records import events, model_dir, performance, trace_file
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Another folder of the user's, and a model_dir beside it."""
+    """Another folder of the user, next to a model_dir."""
     folder = tmp_path / "project"
     folder.mkdir()
     for name in ("performance.json", "params_train.yaml", "notes", "steps_1_2.json"):

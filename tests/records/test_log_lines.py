@@ -1,4 +1,4 @@
-"""Log lines, as users of the original know them."""
+"""Log lines in the original's format."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""The folder of a run: made and removed, held by one training at a time."""
+"""The model_dir of a run: creation, removal, and a lock for one training at a time."""
 
 import errno
 import fcntl
@@ -29,7 +29,7 @@ with model_dir.locked(Path(sys.argv[1]), "job 7"):
 
 @contextmanager
 def holder(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Another process that holds the folder."""
+    """Another process that holds the folder's lock."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

@@ -1,4 +1,4 @@
-"""Ranges of numbers beside PyTorch's own conversion to 16 bits, and the page that shows them."""
+"""Value ranges against PyTorch's conversion to 16 bits, and the page that shows them."""
 
 import re
 

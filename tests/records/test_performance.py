@@ -1,4 +1,4 @@
-"""Rate and GlobalRate against their formulas, with a clock of our own."""
+"""Rate and GlobalRate against their formulas, with a fake clock."""
 
 from collections.abc import Callable, Iterator
 
@@ -44,7 +44,7 @@ def test_no_time_is_no_rate() -> None:
 
 
 def test_a_burst_of_outputs_makes_rate_spike_and_settle_and_moves_global_rate_little() -> None:
-    """Outputs of five steps are held up, as by a checkpoint beside them, and come at once."""
+    """Outputs of five steps are delayed, as by a concurrent checkpoint, and arrive at once."""
     step_s, samples = 1.0, 100
     steady = [step_s * step for step in range(1, 21)]
     burst = [25.0 + 0.01 * number for number in range(5)]

@@ -56,7 +56,7 @@ def test_the_first_step_that_differs_and_why(tmp_path: Path) -> None:
 def compiled(
     folder: Path, checksum: str, run_mode: str, written_s: int, manifest_text: str = "{}"
 ) -> Path:
-    """A compile that was written at this time."""
+    """Compile directory with this modification time."""
     made = folder / f"tfcs_{checksum}"
     made.mkdir()
     (made / model_dir.COMPILE_PLAN).write_text(f'{{"run_mode": "{run_mode}"}}')

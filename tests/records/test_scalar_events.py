@@ -1,4 +1,4 @@
-"""Scalars of event files, against tensorboardX, which writes them."""
+"""Scalars of event files written by tensorboardX."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A trace is what the Trace Event Format says."""
+"""Trace files in the Trace Event Format."""
 
 import json
 from pathlib import Path

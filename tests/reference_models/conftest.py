@@ -1,8 +1,8 @@
-"""What the tests of this folder share: programs that nobody reads."""
+"""Fixture of this folder: programs are compiled without texts."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _without_texts(no_texts: None) -> None:
-    """The models are the largest that tests compile: their texts take a tenth of the time."""
+    """Skip the texts of the largest models in the tests, a tenth of their compile time."""

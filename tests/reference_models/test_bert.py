@@ -1,4 +1,4 @@
-"""bert: its padding, evaluations, classes and data; its steps are in test_steps.py."""
+"""bert: padding, evaluation, classes and data; test_steps.py covers its steps."""
 
 from itertools import islice
 from math import sqrt
@@ -35,7 +35,7 @@ LAST = f"model-ckpt-{STEPS}.safetensors"
 
 @pytest.fixture
 def params(bert: Path, tmp_path: Path) -> msgspec.Struct:
-    """A text in which each token tells its place; half the samples are short."""
+    """Params over a text whose tokens are their positions; half of the samples are short."""
     params = SMALL.params(tmp_path)
     write_tokens(Path(params.train_input.file), [np.arange(9000) % TEXT], TEXT)
     return changed(params, "eval_input", batch_size=BATCH, short_share=0.5)
@@ -70,7 +70,7 @@ def trained(folder, params, **config):
 
 
 def test_evaluations_and_predictions_are_pytorchs(own_folder, params):
-    """Of 77 samples, the last batch has one: both losses are means over their own labels."""
+    """77 samples: the last batch has one, and both losses are means over their own labels."""
     from data import eval_input_fn
 
     write_tokens(params.eval_input.file, [np.arange(1002) % TEXT], TEXT)
@@ -114,7 +114,7 @@ def test_a_sequence_longer_than_the_positions_is_refused(params):
 
 
 def many(params, count):
-    """Features and labels of so many samples, the arrays of all batches joined."""
+    """Features and labels of this many samples, with batches concatenated."""
     from data import train_input_fn
 
     dataset = train_input_fn(params)

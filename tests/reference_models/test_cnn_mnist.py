@@ -1,4 +1,4 @@
-"""cnn_mnist in csrun against the same network in PyTorch; its data; its accuracy."""
+"""cnn_mnist against the same network in PyTorch; its data and accuracy."""
 
 import re
 from itertools import islice
@@ -36,7 +36,7 @@ SHIPPED = MODELS / "cnn_mnist" / "configs" / "params.yaml"
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Small steps: a second thread only waits."""
+    """Limit PyTorch to one thread, as the steps are small."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -45,7 +45,7 @@ def _one_thread():
 
 @pytest.fixture
 def params(cnn_mnist: Path) -> Any:
-    """A small network."""
+    """Params of a small network."""
     from params import Params
 
     params = changed(load(Params, SHIPPED), "model", filters=(4, 5), hidden_size=8)
@@ -55,7 +55,7 @@ def params(cnn_mnist: Path) -> Any:
 
 
 class TrainedAlone(Machine):
-    """States are no gradients."""
+    """Machine that returns gradients of weights only, not those of states."""
 
     def train(self, batch):
         loss, gradients = super().train(batch)

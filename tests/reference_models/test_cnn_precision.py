@@ -1,4 +1,4 @@
-"""Gradients of cnn_mnist in mixed precision, beside PyTorch with the same roundings."""
+"""Gradients of cnn_mnist in mixed precision, against PyTorch with the same roundings."""
 
 from importlib import import_module
 from itertools import product
@@ -40,7 +40,7 @@ LIMITS = {"numpy": 0.4, **({"llvm": 1.0} if machine_code.is_supported() else {})
 
 @pytest.fixture
 def params(cnn_mnist):
-    """A network so small that no sum of another order flips a ReLU or the place of a maximum."""
+    """Network small enough that no summation order flips a ReLU or the index of a maximum."""
     shipped = MODELS / "cnn_mnist" / "configs" / "params.yaml"
     params = load(import_module("params").Params, shipped)
     params = changed(params, "model", filters=(4, 5), hidden_size=8)
@@ -49,7 +49,7 @@ def params(cnn_mnist):
 
 
 def one_step(params, folder, kind, kernels, batch):
-    """First weights, drawn at random, and gradients of a step of SGD at a rate of 1."""
+    """Random first weights, and gradients of a step of SGD with a learning rate of 1."""
     module = traced(params)
     set_storage(module, kind)
     options = small_groups(ExecutionMode.WEIGHT_STREAMING, kernels)
@@ -69,7 +69,7 @@ def one_step(params, folder, kind, kernels, batch):
 
 
 def one_is_quick(name, kernels):
-    """All formats with NumPy kernels; bfloat16, which has the fewest bits, in machine code."""
+    """All formats with NumPy kernels; only bfloat16, the least precise, in machine code."""
     is_slow = kernels == "llvm" and name != BFLOAT16.name
     return pytest.param(name, kernels, marks=[pytest.mark.slow] * is_slow)
 

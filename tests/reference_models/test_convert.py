@@ -1,4 +1,4 @@
-"""convert.py as a command, on a file larger than what it may take of memory."""
+"""convert.py as a command, on a file larger than its memory limit."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def shapes():
 
 
 def sparse_model(folder):
-    """A saved GPT-J in a file with a hole for each tensor; its size in bytes."""
+    """A saved GPT-J as a sparse file with a hole for each tensor; its size in bytes."""
     folder.mkdir()
     config = {"model_type": "gptj", "vocab_size": V, "n_embd": D, "n_layer": LAYERS, "n_head": 8}
     config |= {"rotary_dim": 32, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "n_positions": 64}
@@ -57,7 +57,7 @@ def sparse_model(folder):
 
 
 def converted(*arguments):
-    """Runs convert.py; what it said, and the most memory it had, in bytes."""
+    """Run convert.py; return its output and its peak memory in bytes."""
     command = [sys.executable, "-c", MEASURED, str(GPTJ / "convert.py"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

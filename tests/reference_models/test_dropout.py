@@ -1,4 +1,4 @@
-"""Dropout of the tiny transformers: what is kept, and how little the split of a batch matters."""
+"""Dropout of the tiny transformers: masks, and their independence of minibatches."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -18,7 +18,7 @@ RATE, STEPS = 0.2, 4
 
 
 def one_is_quick(name: str) -> Any:
-    """Return a case of a model; splits of batches are in tests/runtime/step/test_compute.py."""
+    """One case per model; tests/runtime/step/test_compute.py covers minibatches."""
     return pytest.param(name, marks=[pytest.mark.slow] * (name != "gpt2"))
 
 
@@ -47,7 +47,7 @@ def test_minibatches_are_the_whole_batch(own_folder, model):
 
 @pytest.mark.slow
 def test_the_masks_of_one_and_four_minibatches_are_the_same(own_folder, model, monkeypatch):
-    """Each place of dropout in the tiny model, looked at in its first step."""
+    """Every dropout of the tiny model, in its first step."""
     write_tokens(own_folder / "text.bin", [np.random.default_rng(1).integers(0, 256, 9000)], 256)
     params = changed(model.shipped(own_folder / "text.bin"), "model", dropout=RATE)
     module, seen = import_module("model"), []

@@ -1,4 +1,4 @@
-"""What the compiler estimates of the reference models, beside what was published of them."""
+"""Estimates of the reference models, compared with published figures."""
 
 from importlib import import_module
 
@@ -19,8 +19,8 @@ from csrun.params import load
 def test_a_published_figure_is_met_by_the_models_own_graph(tmp_path, request, graph):
     """In 16 bits, as published, within the promised factor at the best batch that fits.
 
-    Streaming, the largest is the best. In a pipeline a layer has PEs by its work only as far as its
-    memory leaves room for that: just before nothing fits, areas go by memory alone.
+    With streaming, the largest batch is the best. In a pipeline, memory takes more and more of the
+    PEs: just before nothing fits, areas are divided by memory alone.
     """
     request.getfixturevalue(graph.model)
     params = load(import_module("params").Params, MODELS / graph.model / "configs" / graph.config)

@@ -1,4 +1,4 @@
-"""fc_mnist's input: the shipped digits, what is made of them, and what is refused."""
+"""fc_mnist's input: shipped digits, preprocessing, and refused files."""
 
 import gzip
 import importlib.util

@@ -1,7 +1,7 @@
-"""A BERT's whole way: trained on a text, to Hugging Face's layout and from it, and fine-tuned.
+"""BERT from pretraining through Hugging Face's layout to fine-tuning and back.
 
-It is the tiny one of the params files, with half its layers and width: so few steps, of so high a
-rate, are enough for it from any first weights, and by any BLAS.
+It is the tiny model of the params files with half the layers and width, so that few steps at a
+high learning rate suffice for any first weights and any BLAS.
 """
 
 import subprocess
@@ -44,7 +44,7 @@ def prepared(out: Path, *texts: Path) -> None:
 
 
 def of_steps(params: Any, steps: int, highest: float) -> Any:
-    """The params with a learning rate that ends with a training of so many steps."""
+    """Params with a learning rate that decays over this many steps."""
     numbers = {"initial_learning_rate": highest, "warmup_steps": WARM, "steps": steps - WARM}
     rate = msgspec.structs.replace(params.optimizer.learning_rate, **numbers)
     return changed(params, "optimizer", learning_rate=rate)
@@ -60,7 +60,7 @@ def trained(folder: Path, params: Any, steps: int) -> CerebrasEstimator:
 
 
 def pretrained(folder: Path) -> tuple[Any, Path]:
-    """The params and the model_dir of a BERT after some steps on Python's own library."""
+    """Params and model_dir of a BERT after some steps on the sources of the standard library."""
     prepared(folder / "library")
     files = [folder / "library" / f"{part}.bin" for part in ("train", "validation")]
     params = changed(over(SMALL_MODELS["bert"].shipped(files[0]), *files), "model", **SIZES)
@@ -73,7 +73,7 @@ def pretrained(folder: Path) -> tuple[Any, Path]:
 
 
 def classes_of(folder: Path) -> Any:
-    """The params of the packages that are to be told apart, over their token files."""
+    """Params for classifying packages by their token files."""
     params = load(import_module("params").Params, MODELS / "bert/configs/params_classes.yaml")
     for part in ("train_input", "eval_input"):
         files = tuple(str(folder / file) for file in getattr(params, part).file)
@@ -101,7 +101,7 @@ def test_a_bert_learns_a_text_goes_through_huggingface_and_learns_classes(own_fo
 
 
 def assert_same_classes(params: Any, folder: Path) -> None:
-    """transformers' model of the checkpoint finds the classes that csrun predicts."""
+    """Assert that transformers' model of the checkpoint predicts the same classes as csrun."""
     data, model_fn = import_module("data"), import_module("model").model_fn
     kind = transformers.BertForSequenceClassification
     theirs = kind.from_pretrained(folder / "back").eval()

@@ -1,4 +1,4 @@
-"""gpt2: its groups, generation and data; its steps are in test_steps.py."""
+"""gpt2: groups, generation and data; test_steps.py covers its steps."""
 
 import subprocess
 import sys

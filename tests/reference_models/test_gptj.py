@@ -1,4 +1,4 @@
-"""gptj: its weights, program and data; its steps are in test_steps.py."""
+"""gptj: weights, program and data; test_steps.py covers its steps."""
 
 import re
 from math import prod

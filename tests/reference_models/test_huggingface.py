@@ -1,6 +1,6 @@
-"""Checkpoints from and to transformers' layout: logits of models that transformers made and reads.
+"""Checkpoints from and to transformers' layout: logits of models saved by and loaded into it.
 
-It takes seconds to import: all that needs it stands in this module.
+transformers takes seconds to import: all tests that need it are in this module.
 """
 
 import json
@@ -44,14 +44,14 @@ BERT = {
 
 @dataclass(frozen=True)
 class Case:
-    """A class of transformers, its configuration, and the reference model that it is."""
+    """A class of transformers, its configuration, and the corresponding reference model."""
 
     model: str
     name: str
     config: dict[str, Any]
 
     def make(self) -> Any:
-        """A random model: no bias is 0, no norm's weight 1."""
+        """Random model without zero biases or norm weights of 1."""
         kind = getattr(transformers, self.name)
         torch.manual_seed(3)
         made = kind(kind.config_class(**self.config)).eval()
@@ -87,7 +87,7 @@ def params_of(conversion, **model):
 
 
 def features_of(case):
-    """Of bert, some are of half the length."""
+    """Features; some samples of bert have half the length."""
     random = np.random.default_rng(1)
     ids = random.integers(0, V, (5, T)).astype(np.int32)
     if case.model != "bert":
@@ -97,7 +97,7 @@ def features_of(case):
 
 
 def logits_of(case, conversion, params, model_dir):
-    """What csrun computes from a checkpoint."""
+    """csrun's logits of a checkpoint."""
     model, arrays = import_module("model"), features_of(case)
     names = ("input_ids", "segment_ids", "mask")
 
@@ -167,7 +167,7 @@ def test_logits_are_the_same_there_and_back(own_folder, case, conversion, shard)
 
 
 def test_dropout_goes_there_and_back(own_folder, case, conversion, caplog):
-    """That of attention is another than that of the blocks; one that the model lacks is told."""
+    """Attention has another rate than the blocks; a rate that the model lacks is logged."""
     keys, lacking = ("resid_pdrop", "attn_pdrop"), "embd_pdrop"
     if case.model == "bert":
         keys = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -226,7 +226,7 @@ def test_the_names_of_a_base_class_and_of_older_files_are_known(own_folder, bert
 
 
 @pytest.mark.parametrize("case", [CASES["gpt2"], CASES["gptj"]], ids=["gpt2", "gptj"])
-def test_a_training_goes_on_from_a_converted_checkpoint(own_folder, case, conversion):
+def test_a_training_continues_from_a_converted_checkpoint(own_folder, case, conversion):
     """Its first loss is that of the saved model on the first batch."""
     case.make().save_pretrained(own_folder / "theirs")
     write_tokens(own_folder / "text.bin", [np.random.default_rng(1).integers(0, V, 2000)], V)
@@ -246,7 +246,7 @@ def test_a_training_goes_on_from_a_converted_checkpoint(own_folder, case, conver
 
 
 def classes(folder, count):
-    """Texts in different words."""
+    """Texts with different words for each class."""
     files = tuple(str(folder / f"class_{k}.bin") for k in range(count))
     for number, file in enumerate(files):
         write_tokens(Path(file), [np.arange(8000) % 19 + 19 * number], V - 4)
@@ -283,7 +283,7 @@ def test_a_head_is_drawn_and_a_converted_bert_learns_classes(own_folder, bert, c
 
 
 def damaged(folder, change):
-    """A saved gpt2 whose tensors were changed."""
+    """Save a gpt2 whose tensors were changed."""
     made = CASES["gpt2"].make()
     state = {name: value.clone() for name, value in made.state_dict().items()}
     change(state)
@@ -319,8 +319,8 @@ def test_all_that_does_not_fit_is_named_at_once(own_folder, gpt2, caplog):
     assert "skipped, not in this model: transformer.h.0.adapter.weight" in caplog.text
 
 
-def test_a_tied_tensor_that_is_another_is_refused(own_folder, gpt2):
-    """With the same values it stands in many a saved model."""
+def test_an_untied_tensor_with_other_values_is_refused(own_folder, gpt2):
+    """Equal values are accepted, as many saved models have them."""
     conversion = import_module("convert").CONVERSION
     for name, step in (("same", 0), ("other", 1)):
 

@@ -1,4 +1,4 @@
-"""The reference models as jobs: killed, on one streamer and five, and by the original's command."""
+"""Reference models as jobs: killed, with one and five streamers, and by the original's command."""
 
 import re
 import shutil
@@ -47,7 +47,7 @@ class ModelPlace(Sandbox):
 
 
 def small_params(name: str, folder: Path) -> Any:
-    """A small model's params, with dropout."""
+    """Params of a small model with dropout."""
     if name == "cnn_mnist":
         from params import Params
 
@@ -105,7 +105,7 @@ def test_any_number_of_streamers_and_a_kill_give_the_same_bits(place: ModelPlace
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_command_of_98_tasks_trains_gptj_as_it_stands(tmp_path: Path) -> None:
-    """In a copy of the model's folder, over the standard library's sources."""
+    """In a copy of the model's folder, on the sources of the standard library."""
     folder = tmp_path / "gptj"
     shutil.copytree(MODELS / "gptj", folder, ignore=shutil.ignore_patterns("data", "__pycache__"))
     prepare = [sys.executable, str(MODELS / "gpt2" / "prepare_data.py"), "--out", "data"]

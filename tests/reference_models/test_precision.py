@@ -76,7 +76,7 @@ def test_each_operator_has_its_width(tmp_path, request, name):
 
 
 def final_loss(params, folder, kind, last):
-    """The mean of so many last losses; in float16 the loss is scaled, as small gradients need."""
+    """Mean of the last losses; in float16 small gradients need loss scaling."""
     if kind is FLOAT16:
         params = changed(params, "optimizer", loss_scaling_factor="dynamic")
     module = traced(params)
@@ -124,7 +124,7 @@ def test_the_loss_after_300_steps_is_near_float32s(tmp_path, request, name, form
 
 
 @pytest.mark.slow
-def test_the_cnns_loss_falls_as_far_as_in_float32(tmp_path, cnn_mnist):
+def test_the_cnn_learns_in_16_bits_as_in_float32(tmp_path, cnn_mnist):
     """Within 1 % of ln 10, the loss of a guess; at the end the loss is 3 % of that.
 
     Relative to the loss at the end there is no such limit, as small differences grow. Over four
@@ -141,14 +141,14 @@ def test_the_cnns_loss_falls_as_far_as_in_float32(tmp_path, cnn_mnist):
 
 
 def streamed_bytes(plan):
-    """Bytes between wafer and MemoryX in a step."""
+    """Bytes between wafer and MemoryX per step."""
     loads = loads_of(plan.order)
     sent = sum(count * plan.groups[group].sent_bytes for group, count in loads.items())
     return sent + sum(gradient_bytes(plan, plan.groups[group]) for group in plan.deliveries)
 
 
 def disk_bytes(plan):
-    """Bytes of a training step between a store with the least memory and its disk."""
+    """Bytes per training step between a store with the least memory and its disk."""
     traffic = disk_traffic(plan, least_bytes(plan))
     return traffic.read_bytes + traffic.written_bytes
 

@@ -1,4 +1,4 @@
-"""The scripts of models in PyTorch: their lines of cerebras_torch aside, they are plain."""
+"""PyTorch scripts of the reference models: plain PyTorch apart from lines of cerebras_torch."""
 
 import ast
 import json
@@ -35,7 +35,7 @@ def script(name: str) -> Path:
 
 
 def configure(name: str, folder: Path, runconfig: dict[str, int]) -> Path:
-    """The shipped params file over texts of a few bytes in turn."""
+    """The shipped params file on texts with few distinct bytes."""
     params = yaml.safe_load((script(name).parent / "configs" / "params.yaml").read_text())
     params["runconfig"] |= {
         "log_steps": 1,
@@ -53,7 +53,7 @@ def configure(name: str, folder: Path, runconfig: dict[str, int]) -> Path:
 
 
 def printed(name: str, folder: Path, mode: str, *, plain: bool = False, **runconfig: int) -> str:
-    """What a script prints; `plain`: where nothing is csrun's."""
+    """Output of a script; `plain`: without csrun."""
     params = configure(name, folder, runconfig)
     words = ("--params", params, "--model_dir", folder / f"model_dir_{plain}")
     variables = {"OMP_NUM_THREADS": "1", "CSRUN_STATE_DIR": str(folder / "state")}
@@ -68,13 +68,13 @@ def printed(name: str, folder: Path, mode: str, *, plain: bool = False, **runcon
 
 
 def losses(text: str) -> dict[int, float]:
-    """The losses of a training, by their steps."""
+    """Losses of a training, by step."""
     found = re.findall(r"^step (\d+): loss (\S+)$", text, re.MULTILINE)
     return {int(step): float(loss) for step, loss in found}
 
 
 def evaluated(text: str) -> list[float]:
-    """The two numbers of an evaluation."""
+    """The two metrics of an evaluation."""
     (found,) = re.findall(r"^loss (\S+), \w+ (\S+)$", text, re.MULTILINE)
     return [float(value) for value in found]
 
@@ -109,7 +109,7 @@ def test_a_script_trains_and_evaluates_as_in_plain_pytorch(name: str, tmp_path: 
 
 
 def assert_trains_in_micro_batches(name: str, folder: Path, theirs: dict[int, float]) -> None:
-    """To the losses of the whole batches."""
+    """Assert that micro-batches have the losses of whole batches."""
     shutil.rmtree(folder / "model_dir_False")
     found = losses(printed(name, folder, "train", max_steps=MICRO_STEPS, micro_batch_size=2))
     (plan,) = (folder / "model_dir_False").glob("tfcs_*/plan.json")

@@ -1,4 +1,4 @@
-"""Steps of gpt2, gptj and bert against the same networks in PyTorch, and against themselves."""
+"""Steps of gpt2, gptj and bert against PyTorch, and in different configurations."""
 
 from collections.abc import Iterator
 from pathlib import Path

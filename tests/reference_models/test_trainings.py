@@ -1,4 +1,4 @@
-"""The tiny transformers as they are shipped, trained on the standard library's sources."""
+"""Tiny transformers with shipped params, trained on the sources of the standard library."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """train.bin and validation.bin, byte by byte."""
+    """Folder with train.bin and validation.bin, one token per byte."""
     folder = tmp_path_factory.mktemp("library")
     prepare = [sys.executable, str(MODELS / "gpt2" / "prepare_data.py"), "--out", str(folder)]
     subprocess.run(prepare, check=True, capture_output=True)
@@ -60,13 +60,13 @@ def model(request: pytest.FixtureRequest) -> SmallModel:
 
 
 def shipped(model: SmallModel, library: Path) -> Any:
-    """The params as they are shipped, over these texts."""
+    """Shipped params on these texts."""
     params = model.shipped(library / "train.bin")
     return over(params, library / "train.bin", library / "validation.bin")
 
 
-def test_the_curve_is_pytorchs_and_so_is_the_step_behind_it(tmp_path, model, library):
-    """From the same weights and batches, each loss within 2 %, of which little is used."""
+def test_losses_and_the_following_step_are_pytorchs(tmp_path, model, library):
+    """From equal weights and batches, each loss is within 2 %, several times what is found."""
     params = shipped(model, library)
     batch = min(BATCH, params.train_input.batch_size)
     params = changed(params, "train_input", batch_size=batch)
@@ -83,8 +83,8 @@ def test_the_curve_is_pytorchs_and_so_is_the_step_behind_it(tmp_path, model, lib
     assert_same_step(machine, peer, last, 1e-5, 1e-4)
 
 
-def test_the_tiny_gpt2_knows_more_than_a_table_of_pairs(own_folder, gpt2, library):
-    """It looks further back than one byte: a model that does not is at best such a table."""
+def test_the_tiny_gpt2_predicts_better_than_byte_pairs(own_folder, gpt2, library):
+    """A model that attends to one byte only is no better than a table of pair frequencies."""
     from data import eval_input_fn, train_input_fn
     from model import model_fn
 

@@ -1,4 +1,4 @@
-"""What a wafer's process holds while it trains by weight streaming, seen from outside."""
+"""Resident memory of a wafer process that trains by weight streaming."""
 
 import os
 import re
@@ -30,7 +30,7 @@ OF_OTHERS = ("csrun-store", "csrun-batches", "csrun-results")  # MemoryX's, stre
 
 
 def wafer_of(launcher: int) -> int | None:
-    """The process id of a job's wafer, when there is one: it is known by its log."""
+    """Process id of a job's wafer, found by its log."""
     for process in psutil.Process(launcher).children(recursive=True):
         try:
             log = os.readlink(f"/proc/{process.pid}/fd/1")
@@ -42,7 +42,7 @@ def wafer_of(launcher: int) -> int | None:
 
 
 def held_bytes(pid: int) -> tuple[int, int]:
-    """What a process has in memory of its arena, and of anonymous memory, in bytes.
+    """Resident memory of a process, of its arena and anonymous, in bytes.
 
     Source: proc_pid_smaps(5)
     """
@@ -61,7 +61,7 @@ def held_bytes(pid: int) -> tuple[int, int]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Sandbox:
-    """A folder with gpt2's script, and sizes that take a quarter of a gigabyte."""
+    """Folder with gpt2's script, and sizes that take a quarter of a gigabyte."""
     shutil.copytree(MODELS / "gpt2", tmp_path, dirs_exist_ok=True)
     tokens = np.random.default_rng(1).integers(0, 256, 2 * BATCH * 129)
     write_tokens(tmp_path / "text.bin", [tokens], 256)
@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Sandbox:
 
 
 def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
-    """Arena plus memory allocated after its creation is within 5 % of the plan's size."""
+    """The arena and memory allocated after it are within 5 % of the planned size."""
     found: list[tuple[int, int]] = []
     wafer = None
     with place.start("--total-nodes", "3", "python-ws", "run.py", "--mode", "train") as job:
@@ -101,7 +101,7 @@ def test_the_wafer_holds_what_is_planned(place: Sandbox) -> None:
 
 
 def assert_slots_are_small(plan: Plan) -> None:
-    """Of the arena, weights are at most twice the largest group; activations are the others."""
+    """Assert that weights in the arena are at most twice the largest group."""
     largest = max(group.nbytes for group in plan.groups)
     slots = max((group.slot_offset_bytes or 0) + group.nbytes for group in plan.groups)
     assert slots <= 2 * largest

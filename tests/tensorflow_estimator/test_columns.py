@@ -1,4 +1,4 @@
-"""Feature columns of categories, as in tf.compat.v1.Session."""
+"""Categorical feature columns, as in tf.compat.v1.Session."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""TensorFlow's names of an estimator: specifications, options, metrics, predictions."""
+"""TensorFlow's estimator API: specifications, options, metrics, predictions."""
 
 import subprocess
 import sys

@@ -17,7 +17,7 @@ pytestmark = ignore_warnings
 
 
 def _late_at_first(number):
-    """A number, after a while if it is the first of 8."""
+    """Return a number, the first of each 8 after a delay."""
     time.sleep(0.05 * (int(number) % 8 == 0))
     return number
 
@@ -58,7 +58,7 @@ def test_a_script_that_turns_the_order_off_is_overruled():
 
 
 def test_arrays_are_given_as_by_the_estimators_of_tensorflow_1():
-    """Batches that continue over two passes, the last one with fewer samples."""
+    """Batches that span two passes, the last one with fewer samples."""
     x, y = {"a": np.arange(5.0, dtype=np.float32)}, np.arange(5)
     make = estimator_module().inputs.numpy_input_fn
     found = list(input_of(make(x, y, 4, num_epochs=2, shuffle=False), RunMode.EVAL, 1)(None))

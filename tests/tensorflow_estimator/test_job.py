@@ -1,4 +1,4 @@
-"""A TensorFlow estimator in a job: TensorFlow in the chief alone, equal losses, resuming."""
+"""A TensorFlow estimator in a job: TensorFlow only in the chief, equal losses, resuming."""
 
 import re
 

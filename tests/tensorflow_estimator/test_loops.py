@@ -1,4 +1,4 @@
-"""Loops of constant length, those that the batch ends, and tf.function, as in a Session."""
+"""Loops of constant or data-dependent length, and tf.function, as in a Session."""
 
 import re
 
@@ -43,13 +43,13 @@ def cell(x, y):
 
 
 def rows_of(x):
-    """The features as four time steps. Shapes: x [B, 8] -> [4, B, 8]"""
+    """Features as four time steps. Shapes: x [B, 8] -> [4, B, 8]"""
     steps = tf.transpose(tf.reshape(x, [BATCH, 4, 2]), [1, 0, 2])
     return tf.pad(steps, [[0, 0], [0, 0], [0, 6]])
 
 
 def until_a_shape(x, count):
-    """As many iterations as there are features, by a counter that is no number of Python."""
+    """As many iterations as features, counted by a tensor."""
     length = tf.shape(x)[1] // 2
     return tf.while_loop(lambda n, x: n < length, lambda n, x: (n + 1, cell(x, 0)), [0, x])[1]
 
@@ -68,7 +68,7 @@ def until_a_flag(x, count):
 
 
 def arrays_of_steps(x, count):
-    """TensorArrays whose size is a shape's."""
+    """TensorArrays whose size is a dimension of a shape."""
     steps = rows_of(x)
     length = tf.shape(steps)[0]
     given = tf.TensorArray(tf.float32, length).unstack(steps)
@@ -95,7 +95,7 @@ def test_a_loop_of_constant_length_needs_no_bound(loop, tmp_path):
 
 
 class Repeated(tf.Module):
-    """A cell that a tf.function calls."""
+    """Recurrent cell called through a tf.function."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Repeated(tf.Module):
 
     @tf.function
     def __call__(self, x, kernel, power):
-        """A loop of Python, one of tensors, a branch of the batch, and a variable."""
+        """A Python loop, a loop over a tensor, a branch by the batch, and a variable."""
         if self.scale is None:
             self.scale = tf.Variable(0.9)  # which TensorFlow does not train, made here
         for _ in range(power):
@@ -128,7 +128,7 @@ def test_a_function_is_part_of_the_graph(tmp_path):
 
 
 def counted(x, count):
-    """Until a count of the batch; the values depend on the number of the iteration."""
+    """Iterations up to a number in the batch; values depend on the iteration's number."""
     kernel = weight()
 
     def body(n, x):
@@ -139,7 +139,7 @@ def counted(x, count):
 
 
 def by_value(x, count):
-    """Until a norm of the values is small."""
+    """Iterations until a norm is small."""
     kernel = weight()
     found = tf.while_loop(
         lambda x: tf.norm(x) > 12.0,
@@ -151,7 +151,7 @@ def by_value(x, count):
 
 
 def returned_count(x, count):
-    """The count of iterations, as a value of the loss."""
+    """Number of iterations as a factor of the loss."""
     kernel = weight()
     n, found = tf.while_loop(
         lambda n, x: n < count, lambda n, x: (n + 1, x @ kernel), [0, x], maximum_iterations=3
@@ -160,7 +160,7 @@ def returned_count(x, count):
 
 
 def logarithms(x, count):
-    """Until a value has no logarithm."""
+    """Iterations until a value has no logarithm."""
     kernel = weight()
     y = 4.0 + tf.nn.sigmoid(x @ kernel)
     found = tf.while_loop(

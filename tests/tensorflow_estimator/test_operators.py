@@ -36,7 +36,7 @@ def convolved(padding, strides=1):
 
 
 def convolved_by_numbers(channels, **options):
-    """Convolution whose kernel is not trained, as TensorFlow has no such gradient on a CPU."""
+    """Convolution with a constant kernel, whose gradient TensorFlow lacks on CPUs."""
     kernel = np.random.default_rng(1).standard_normal((3, 2, channels, 8)).astype(np.float32)
 
     def apply(x):
@@ -73,7 +73,7 @@ def transposed(shape, strides, padding):
 
 
 def layer_norm(x):
-    """Keras normalizes rows as the channels of one image."""
+    """Keras normalizes rows as channels of a single image."""
     rows = tf.reshape(x * weight("scale", [CHANNELS]), [BATCH, SIDE, SIDE * CHANNELS])
     return tf.keras.layers.LayerNormalization(name="norm")(rows)
 
@@ -93,7 +93,7 @@ def branches(x):
 
 
 def changing_branches(x):
-    """Branches by a value of the batch, one within the other; each is taken in some step."""
+    """Nested branches by a value of the batch; each is taken in some step."""
     rows, mean = x * weight("scale", [CHANNELS]), tf.reduce_mean(x)
 
     def positive():
@@ -105,7 +105,7 @@ def changing_branches(x):
 
 
 def numbered_branches(x):
-    """Branches by a number of the batch that may be beyond them, and by a known one."""
+    """Branches by an index from the batch, which may be out of range, and by a constant index."""
     rows = x * weight("scale", [CHANNELS])
     functions = [lambda: tf.tanh(rows), lambda: tf.nn.relu(rows), lambda: rows]
     number = tf.cast(tf.reduce_mean(x) * 100 - 2, tf.int32)  # -5, 1, 0
@@ -114,7 +114,7 @@ def numbered_branches(x):
 
 
 def error_functions(x):
-    """The exact gelu is by erfc."""
+    """Error functions; the exact gelu uses erfc."""
     rows = x * weight("scale", [CHANNELS])
     return (tf.nn.gelu(rows) + tf.math.erf(rows) + 3 * tf.math.erfc(rows / 2)) / 4
 
@@ -135,7 +135,7 @@ def blocks_of_pixels(x):
 
 
 def running_sums(x):
-    """Of floats along two axes, and of how many are positive."""
+    """Cumulative sums of floats along two axes, and of the number of positive values."""
     rows = x * weight("scale", [CHANNELS])
     counts = tf.cumsum(tf.cast(x > 0, tf.int32), 3, exclusive=True)
     sums = tf.cumsum(rows, 1, reverse=True) / SIDE + tf.cumsum(rows, -1)
@@ -143,7 +143,7 @@ def running_sums(x):
 
 
 def products(x):
-    """Of all values along axes, and running ones."""
+    """Products along axes, and cumulative products."""
     rows = 1.0 + 0.1 * tf.tanh(x) * weight("scale", [CHANNELS])
     found = tf.math.cumprod(rows, 1, reverse=True) - tf.math.cumprod(rows, -1, exclusive=True)
     least = tf.cast(tf.argmin(x, 2), tf.float32)[:, :, None]
@@ -151,13 +151,13 @@ def products(x):
 
 
 def largest(x):
-    """The largest values, and the places they have in their line."""
+    """Largest values, and their indices within a row."""
     values, places = tf.math.top_k(x * weight("scale", [CHANNELS]), 3)
     return values * (1.0 + tf.cast(places, tf.float32))
 
 
 def coordinates(x):
-    """Values at coordinates of a row, and at others."""
+    """Values at coordinates within each sample, and within a table."""
     rows = x * weight("scale", [SIDE, SIDE, CHANNELS])
     places = tf.cast(tf.abs(x[:, 0, 0, :2] * 3), tf.int32) % SIDE
     own = tf.gather_nd(rows, tf.stack([tf.range(BATCH), *tf.unstack(places, axis=1)], 1))
@@ -168,7 +168,7 @@ def coordinates(x):
 
 
 def segments(x):
-    """Sums and means of values that some samples have in common."""
+    """Sums and means over segments of samples."""
     rows = x * weight("scale", [CHANNELS])
     kinds = tf.cast(tf.abs(x[:, :, 0, 0] * 2), tf.int32) % 4 - 1
     sums = tf.math.unsorted_segment_sum(rows, kinds, 3)
@@ -176,7 +176,7 @@ def segments(x):
 
 
 def resized(x):
-    """By both rules, with each way to place pixels."""
+    """Bilinear and nearest-neighbour resizing, with each way to align pixels."""
     rows, old = x * weight("scale", [1, SIDE, SIDE, CHANNELS]), v1.image
     near = tf.image.ResizeMethod.NEAREST_NEIGHBOR
     found = [
@@ -201,7 +201,7 @@ def diagonals(x):
 
 
 def shifted_logarithms(x):
-    """Of sums, and of numbers that may be infinite or NaN."""
+    """Logarithms of sums, and of numbers that may be infinite or NaN."""
     rows = x * weight("scale", [CHANNELS])
     wide = tf.math.log(tf.stop_gradient(tf.nn.relu(x)))
     wide = tf.where(tf.math.is_inf(wide), 0.1, wide)
@@ -211,7 +211,7 @@ def shifted_logarithms(x):
 
 
 def moments(x):
-    """Of all values, and of those along an axis, by functions and by hand."""
+    """Moments of all values, and along an axis, by functions and by hand."""
     rows = x * weight("scale", [SIDE, CHANNELS])
     most = tf.stop_gradient(tf.reduce_max(rows, 2, keepdims=True))
     sums = tf.math.log(tf.reduce_sum(tf.exp(rows - most), 2)) + tf.squeeze(most, 2)
@@ -279,7 +279,7 @@ def test_training_is_that_of_a_session(name, tmp_path):
 
 
 def normalized(features, labels, mode, params):
-    """Images and vectors that are normalized, with statistics that move fast."""
+    """Batch norm of images and vectors, with a low momentum of the statistics."""
     options = {"training": mode == "train", "momentum": 0.8}
     images = v1.layers.batch_normalization(features * weight("scale", [CHANNELS]), **options)
     vectors = tf.reshape(tf.tanh(images), [-1, SIDE * SIDE * CHANNELS])
@@ -313,9 +313,9 @@ def test_batch_normalization_and_its_statistics_are_those_of_a_session(tmp_path)
 
 
 def quantized(features, labels, mode, params):
-    """Codes that are set to the quotient of two averages, which are read after they have moved.
+    """Codes set to the quotient of two moving averages, which are read after their update.
 
-    The loss reads a sum of what was seen, after the batch was added to it.
+    The loss reads a sum over samples after the batch was added to it.
     """
     mean = tf.reduce_mean(features * weight("scale", [CHANNELS]), [0, 1, 2])
     first = {"trainable": False, "initializer": v1.ones_initializer()}

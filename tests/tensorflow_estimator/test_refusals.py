@@ -1,4 +1,4 @@
-"""Model functions that csrun cannot compile: named with the line that made the operator."""
+"""Model functions that csrun cannot compile: refused with the line that made the operator."""
 
 import re
 
@@ -63,7 +63,7 @@ def stopped(features, labels, mode, params):
 
 
 def stopped_shift(compute):
-    """A maximum without a gradient, which is not that of the exponentials of the logarithm."""
+    """Log-sum-exp whose maximum has no gradient, and which subtracts another value."""
 
     def model_fn(features, labels, mode, params):
         rows = dense(features)

@@ -1,4 +1,4 @@
-"""Optimizer classes that scripts define: known by their step, or refused with the difference."""
+"""Optimizer classes of scripts: recognized by their step, or refused with the difference."""
 
 import pytest
 from support.tf_models import (
@@ -23,7 +23,7 @@ def test_an_optimizer_without_a_rule_is_refused(tmp_path):
 
 
 class AdamWOptimizer(v1.train.Optimizer):
-    """AdamW as BERT's code has it, whose decay an edit doubles."""
+    """AdamW as in BERT's code, whose weight decay an edit doubles."""
 
     def __init__(self, decay_factor):
         super().__init__(False, "AdamW")
@@ -59,7 +59,7 @@ def test_an_unchanged_class_trains_as_in_a_session(tmp_path):
 
 
 class LAMBOptimizer(v1.train.Optimizer):
-    """LAMB with the names of BERT's code. power: of the ratio of norms."""
+    """LAMB with the names of BERT's code. power: exponent of the ratio of norms."""
 
     def __init__(self, power=1.0):
         super().__init__(False, "LAMB")

@@ -1,4 +1,4 @@
-"""Mixed precision as scripts ask for it: policies of Keras, loss scales of TensorFlow."""
+"""Mixed precision set by scripts: policies of Keras, loss scales of TensorFlow."""
 
 import msgspec
 import pytest
@@ -33,7 +33,7 @@ class Scale(v1.train.experimental.DynamicLossScale):
 
 
 def model_fn(features, labels, mode, params):
-    """A model whose layers have a policy, and whose optimizer scales the loss."""
+    """Model whose layers have a policy, and whose optimizer scales the loss."""
     policy = tf.keras.mixed_precision.experimental.Policy(params["policy"], loss_scale=None)
     layer = tf.keras.layers.Dense(32, "relu", dtype=policy)
     loss = cross_entropy(tf.keras.layers.Dense(10, dtype=policy)(layer(features)), labels)

@@ -63,7 +63,7 @@ def test_another_loss_than_the_minimized_one_is_reported(name, tmp_path, caplog)
 
 
 def of_rows(make_optimizer, clip=lambda gradients: gradients):
-    """A model that looks rows of a table up, of which each batch has some, twice."""
+    """Model that looks up rows of a table; each batch has some rows, some of them twice."""
 
     def model_fn(features, labels, mode, params):
         table = v1.get_variable("layer/table", [8, CLASSES])
@@ -77,7 +77,7 @@ def of_rows(make_optimizer, clip=lambda gradients: gradients):
 
 
 def row_batches():
-    """Features of two classes, and others in the next batch."""
+    """Batches of features from one half of the table, then from the other."""
     rng = np.random.default_rng(0)
     for number in range(3):
         ids = rng.integers(0, 4, 16) + 4 * (number % 2)
@@ -126,7 +126,7 @@ def test_updates_of_tables_that_are_the_same_by_row_are_not_named(make_optimizer
 
 
 def clipped(clip):
-    """A model with gradients of tf.gradients that are clipped."""
+    """Model that clips gradients of tf.gradients."""
 
     def model_fn(features, labels, mode, params):
         logits = v1.layers.dense(v1.layers.dense(features, 32, activation=tf.nn.tanh), CLASSES)
@@ -182,7 +182,7 @@ def looked_up(features):
 
 
 def recurrent(features):
-    """Loops over steps: of a cell, of a layer of Keras, and of functions."""
+    """Loops over time steps: of a cell, of a Keras layer, and of functions."""
     rows = tf.reshape(features[:, :15], [-1, 3, 5])
     cell = v1.nn.rnn_cell.BasicLSTMCell(6)
     _, state = v1.nn.dynamic_rnn(cell, rows, dtype=tf.float32)
@@ -193,7 +193,7 @@ def recurrent(features):
 
 
 def recurrent_to_lengths(features):
-    """Loops that end after a number of steps for each sample, in both directions."""
+    """Loops with a number of steps for each sample, in both directions."""
     rows, steps = tf.reshape(features, [-1, 4, 5]), tf.cast(tf.abs(features[:, 0]) * 3, tf.int32)
     cells, lengths = [v1.nn.rnn_cell.BasicRNNCell(n) for n in (3, 4)], tf.minimum(steps, 3)
     both, states = v1.nn.bidirectional_dynamic_rnn(*cells, rows, lengths, dtype=tf.float32)
@@ -206,7 +206,7 @@ class Turn(NamedTuple):
 
 
 def of_loop_variables(features):
-    """A loop whose variables have names, one in the other, and one without a gradient."""
+    """Loops with nested named tuples as variables, and one without a gradient."""
 
     def turn(number, state):
         return number + 1, (state.number + number, tf.tanh(2.0 * state.state))
@@ -219,7 +219,7 @@ def of_loop_variables(features):
 
 
 def written_beyond_its_size(features):
-    """TensorArrays that grow: by writes, and of raw_rnn."""
+    """TensorArrays that grow on writes, and those of raw_rnn."""
     rows, grown = tf.reshape(features, [-1, 4, 5]), tf.TensorArray(tf.float32, 2, dynamic_size=True)
     cell = v1.nn.rnn_cell.BasicRNNCell(3)
     for number in range(4):
@@ -267,7 +267,7 @@ def test_layers_of_tensorflow_1_train_as_in_a_session(layers, tmp_path):
 
 
 def test_a_script_may_disable_control_flow_v2(monkeypatch, tmp_path):
-    """As disable_v2_behavior does."""
+    """By disable_v2_behavior."""
 
     def model_fn(features, labels, mode, params):
         is_positive, turn = tf.reduce_mean(features) > 0, lambda: [tf.tanh(features)]
@@ -321,7 +321,7 @@ def test_learning_rates_are_those_of_the_graph(name, tmp_path):
 
 
 def accumulating(features, labels, mode, params):
-    """A model of the Model Zoo's params; outside of csrun it accumulates as TensorFlow can."""
+    """Model with params of the Model Zoo; outside of csrun it accumulates with TensorFlow."""
     count = params["optimizer"]["grad_accum_steps"]
     logits = v1.layers.dense(v1.layers.dense(features["x"], 32, activation=tf.nn.tanh), CLASSES)
     loss = cross_entropy(logits, labels)

@@ -1,4 +1,4 @@
-"""Variables with names that csrun's compiler also gives to values, as in a Session."""
+"""Variables whose names csrun's compiler also uses for values, as in a Session."""
 
 import pytest
 from support.tf_models import (

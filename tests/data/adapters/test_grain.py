@@ -1,4 +1,4 @@
-"""What grain's data sets tell of themselves, and that they are read by number."""
+"""Attributes of grain's data sets, which are read by index."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a torch DataLoader tells of itself."""
+"""Attributes of a torch DataLoader."""
 
 from collections.abc import Iterator
 from typing import Any

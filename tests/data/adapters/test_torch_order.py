@@ -1,4 +1,4 @@
-"""A torch DataLoader that shuffles without a seed has one order in all tasks of a run."""
+"""A torch DataLoader that shuffles without a seed: one order for all tasks of a run."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ SAMPLES = data.TensorDataset(torch.arange(float(COUNT)), torch.arange(COUNT))
 
 
 class Mixed(data.Sampler[int]):
-    """A sampler of a user's own."""
+    """A user-defined sampler."""
 
     def __init__(self, order: Callable[[], list[int]]) -> None:
         self.order = order
@@ -33,7 +33,7 @@ class Mixed(data.Sampler[int]):
 
 
 class Endless(Mixed):
-    """Passes without end."""
+    """Sampler that never ends."""
 
     def __iter__(self) -> Iterator[int]:
         while True:
@@ -41,7 +41,7 @@ class Endless(Mixed):
 
 
 class EndlessLoader(data.DataLoader[Any]):
-    """Begins anew where a pass ends."""
+    """Loader that starts again at the end of each pass."""
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -91,7 +91,7 @@ ENDLESS: dict[str, Callable[[], Any]] = {
 def task(
     make: Callable[[], Any], index: int = 0, count: int = 1, seed: int = 1, first: int = 0
 ) -> Iterator[list[int]]:
-    """The batches of streamer `index` of `count`, from batch `first` on, in a task of its own."""
+    """Batches of streamer `index` of `count`, from batch `first` on, in its own task."""
     random.seed()
     np.random.seed()
     torch.seed()
@@ -105,7 +105,7 @@ def task(
 
 
 def taken(make: Callable[[], Any], streamers: int, batches: int, **options: Any) -> list[list[int]]:
-    """What a wafer takes of so many streamers in turn."""
+    """Batches that a wafer takes from this many streamers in turn."""
     tasks = [task(make, index, streamers, **options) for index in range(streamers)]
     first = options.get("first", 0)
     return [next(tasks[number % streamers]) for number in range(first, first + batches)]

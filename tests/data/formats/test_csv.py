@@ -1,4 +1,4 @@
-"""CSV records that the standard library wrote come back with their dtypes; faults are named."""
+"""CSV files written by the standard library: dtypes of columns, and named errors."""
 
 import csv
 from pathlib import Path

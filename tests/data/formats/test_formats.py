@@ -1,4 +1,4 @@
-"""Formats by the names of files."""
+"""Formats by file name."""
 
 import gzip
 import struct

@@ -1,4 +1,4 @@
-"""Data sets of files of each format: shuffled or in turn, by several streamers, as batches."""
+"""Data sets from files of each format: shuffled or sequential, by several streamers, in batches."""
 
 import gzip
 import struct
@@ -55,7 +55,7 @@ CSV = formats.Csv({("a", "b", "c"): "float32", "y": "int32"})
 
 @pytest.fixture(params=INDEXED)
 def pattern(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """That of three files, the last one with a single sample."""
+    """Pattern of three files, the last one with a single sample."""
     name, write = request.param, INDEXED[request.param]
     for number, rows in enumerate((slice(10), slice(10, 22), slice(22, 23))):
         write(tmp_path / f"{number}-{name}", rows)

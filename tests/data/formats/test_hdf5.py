@@ -1,4 +1,4 @@
-"""Rows of HDF5 files that h5py wrote, in any order, and nothing but them."""
+"""Rows of HDF5 files written by h5py, in any order; reads of whole arrays are refused."""
 
 import os
 import sys

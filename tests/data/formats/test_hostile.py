@@ -1,4 +1,4 @@
-"""Whatever a file holds: its samples, or one DataError that names it, and never another error."""
+"""Arbitrary file contents: samples, or a DataError that names the file, and no other exception."""
 
 import gzip
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ EXAMPLES = examples(40)
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """A whole file of each format."""
+    """A valid file of each format."""
     folder = tmp_path_factory.mktemp("good")
     idx = b"\0\0\x08\x01\0\0\0\x05abcde"
     (folder / "x-idx1-ubyte").write_bytes(idx)

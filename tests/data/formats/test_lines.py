@@ -1,4 +1,4 @@
-"""Lines of text files as the bytes of their text."""
+"""Lines of text files as bytes."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-""".npy and .npz files that NumPy wrote come back as maps; broken ones are refused by name."""
+""".npy and .npz files written by NumPy are memory-mapped; damaged ones are refused by name."""
 
 import io
 import struct
@@ -54,7 +54,7 @@ def test_arrays_without_samples_are_read(tmp_path: Path) -> None:
 
 
 def npy(shape: str, content: bytes = b"", dtype: str = "<f8") -> bytes:
-    """A .npy file as the format's description lays it out."""
+    """Bytes of a .npy file, written by the format's description."""
     head = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + content
 

@@ -1,4 +1,4 @@
-"""tf.train.Example messages encoded by hand, as protobuf's wire format lays them out.
+"""tf.train.Example messages, encoded by hand in protobuf's wire format.
 
 Source: protobuf.dev, Encoding; tensorflow/core/example/feature.proto for the field numbers
 """
@@ -49,7 +49,7 @@ def int64_list(*values: int) -> bytes:
 
 
 def unpacked_int64_list(*values: int) -> bytes:
-    """As older writers encode it: a tag a value."""
+    """Encoding of older writers: a tag for each value."""
     return field(3, b"".join(varint(1 << 3) + varint(value) for value in values))
 
 

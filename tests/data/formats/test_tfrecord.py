@@ -1,4 +1,4 @@
-"""TFRecord files as tensorboardX writes them, and what became of them on a bad disk."""
+"""TFRecord files written by tensorboardX, intact and damaged."""
 
 import gzip
 import struct

@@ -1,4 +1,4 @@
-"""Windows of token files, against slices written out by hand; the header, against struct's."""
+"""Windows of token files against slices by hand; the header against `struct`."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Orders of elements, against tf.data's documented semantics written out by hand."""
+"""Orders of elements, against simple implementations of tf.data's documented semantics."""
 
 import math
 import subprocess
@@ -74,7 +74,7 @@ ALPHA = 1e-4  # of 12 tests; the seeds are fixed: it passes always or never
 
 
 def p_of_chi_square(counts: npt.NDArray[np.int64], freedom: int) -> float:
-    """Wilson and Hilferty 1931: the cube root of chi-square is nearly normal."""
+    """P-value of a chi-square statistic. Source: Wilson and Hilferty 1931, normal approximation."""
     expected = counts.sum() / counts.size
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     z = ((chi_square / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / math.sqrt(2 / (9 * freedom))
@@ -93,8 +93,8 @@ def test_a_short_shuffle_puts_each_element_and_pair_anywhere_alike(length: int) 
 
 
 @pytest.mark.parametrize("length", [70_000, 10**6 + 3, 10**8])
-def test_a_computed_one_puts_each_element_and_pair_anywhere_alike(length: int) -> None:
-    """Positions that lie together, a row apart and far apart, in sixteenths of the whole."""
+def test_a_long_shuffle_is_uniform_over_elements_and_pairs(length: int) -> None:
+    """Adjacent positions, a row apart and far apart; values are counted in sixteenths."""
     row = math.isqrt(length - 1) + 1
     positions = np.array([0, 1, 2, row, row + 1, length // 2, length - 1])
     orders = [ShuffleOrder(Range(length), seed).at(0, positions) for seed in range(SEEDS)]
@@ -127,10 +127,9 @@ print(tracemalloc.get_traced_memory()[1])
 
 
 def test_a_shuffle_of_many_samples_takes_little_memory() -> None:
-    """A list of them all would be 800 MB; tables of two passes kept and one made are 5 MB.
+    """A full index list would take 800 MB; two cached tables and one being made take 5 MB.
 
-    In a process of its own: tracemalloc counts what any thread and the garbage of earlier tests
-    allocate.
+    Measured in a subprocess, as tracemalloc counts all threads and earlier tests' garbage.
     """
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 6e6

@@ -1,4 +1,4 @@
-"""Orders that processes share: drawn once, and never half of one and half of another."""
+"""Permutations shared by processes: drawn once, and published atomically."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are refused by name, and the newest good one is offered."""
+"""Damaged checkpoints are refused by name, with the newest intact one as the remedy."""
 
 import json
 import re
@@ -77,8 +77,8 @@ def test_damage_is_refused_by_name(
     assert f"{folder / 'model-ckpt-100.safetensors'}: give it as checkpoint_path" in text
 
 
-def test_tensors_that_are_not_there_are_gone_not_damaged(folder: Path) -> None:
-    """Nothing is to be removed then: it is a training that has removed them, or the user."""
+def test_missing_tensors_are_reported_as_removed(folder: Path) -> None:
+    """A running training or the user removed them: the message must not suggest removing files."""
     found = checkpoints.latest(folder)
     assert found is not None
     found.path.unlink()
@@ -92,10 +92,10 @@ def test_tensors_that_are_not_there_are_gone_not_damaged(folder: Path) -> None:
         assert "damaged" not in text
 
 
-def test_the_newest_is_looked_for_again_when_it_is_removed_meanwhile(
+def test_a_checkpoint_removed_during_the_search_is_skipped(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A training that keeps one checkpoint writes its next between the index and the files."""
+    """A training that keeps one checkpoint replaces it between the reads of index and files."""
     read_index = folder_files.read_index
 
     def read_and_be_late(model_dir: Path) -> object:
@@ -168,8 +168,8 @@ def test_an_index_names_nothing_but_checkpoints(folder: Path, name: str) -> None
     assert (folder / "precious.safetensors").exists()
 
 
-def test_a_checkpoint_that_is_dropped_is_removed_in_its_folder_alone(folder: Path) -> None:
-    """A link that lies in a checkpoint's place goes; what it points to stays."""
+def test_removing_a_checkpoint_does_not_follow_links(folder: Path) -> None:
+    """A symbolic link with the name of a checkpoint file is removed, its target is not."""
     precious = folder / "precious"
     precious.touch()
     (folder / "model-ckpt-100.json").unlink()

@@ -1,7 +1,6 @@
-"""Which tensors are weights and which optimizer state, whatever the weights are called.
+"""Classification of tensors as weights or optimizer state, for any names of weights.
 
-Expected values are known by construction: a model's weights are listed, its optimizer's state is
-made of them, and no reader is asked which is which.
+Expected values are known by construction: weights are listed, and the state is made from them.
 """
 
 from contextlib import redirect_stdout
@@ -32,7 +31,7 @@ Arrays = dict[str, np.ndarray]
 
 @st.composite
 def models(draw: st.DrawFn) -> tuple[list[str], tuple[str, ...]]:
-    """Names of weights, and of slots; a compile refuses a weight named `slot/weight`."""
+    """Names of weights and of slots; the compiler refuses a weight named `slot/weight`."""
     slots = draw(SLOTS)
     weights: list[str] = []
     for name in sorted(draw(st.sets(NAMES, min_size=1, max_size=6)), key=len):
@@ -57,7 +56,7 @@ def assert_same(found: Arrays, expected: Arrays) -> None:
 
 
 def said(*words: object) -> tuple[int, str]:
-    """The exit code of `csrun checkpoint`, and what it prints."""
+    """Exit code and output of `csrun checkpoint`."""
     with redirect_stdout(StringIO()) as out:
         code = frame.run(csrun, ["checkpoint", *map(str, words)])
     return code, out.getvalue()

@@ -1,4 +1,4 @@
-"""Checkpoints: what is written is read, by others too; what does not fit the model is not."""
+"""Checkpoints: written ones are readable, also by other tools; mismatched ones are refused."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Writers that are killed, stopped or out of space leave the newest checkpoint whole."""
+"""Writers that are killed, stopped or out of space leave the newest checkpoint intact."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ while True:
 
 
 def newest(folder: Path) -> int:
-    """The newest step, after checking that every value of it is what was written."""
+    """Newest step, whose values are checked."""
     found = checkpoints.latest(folder)
     assert found is not None
     target = {name: np.zeros_like(array) for name, array in TENSORS.items()}
@@ -113,7 +113,7 @@ def test_a_folder_is_looked_at_once_however_many_are_kept(
 def test_a_stop_at_any_call_leaves_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """Each run stops before one more of the calls that change the disk, as a kill would."""
+    """Each run stops before one more of the calls that change the disk, as by SIGKILL."""
     for stop in range(40):
         folder = tmp_path / str(stop)
         folder.mkdir()
@@ -147,7 +147,7 @@ def test_a_stop_at_any_call_of_the_first_write_begins_anew(
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: from here on the disk does not change."""
+    """Stand-in for SIGKILL: the disk does not change from here on."""
 
 
 def filled(step: int) -> dict[str, np.ndarray]:
@@ -155,7 +155,7 @@ def filled(step: int) -> dict[str, np.ndarray]:
 
 
 def stopped_write(folder: Path, step: int, calls: int, patch: pytest.MonkeyPatch) -> bool:
-    """Write a checkpoint that is stopped before its `calls`-th call; whether it was."""
+    """Write a checkpoint, stopping before its `calls`-th call; return whether it stopped."""
     left = [calls]
 
     def counted(plain: Any) -> Any:
@@ -180,10 +180,10 @@ def stopped_write(folder: Path, step: int, calls: int, patch: pytest.MonkeyPatch
 
 
 class FullDisk(FileIO):
-    """A file on a disk with room for 1 MB."""
+    """File on a disk with room for 1 MB."""
 
     def write(self, data: Any) -> int:
-        """Write, or fail as the kernel does."""
+        """Write, or raise as the kernel does on a full disk."""
         if self.tell() + len(data) > 1_000_000:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(data)
@@ -228,7 +228,7 @@ def test_what_a_disk_lacked_is_told_by_what_it_has(
 def test_a_disk_that_fails_for_good_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The temporary files cannot be removed either; the next training sweeps them."""
+    """Temporary files cannot be removed either; the next training removes them."""
 
     def broken(*_: Any, **__: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -281,10 +281,10 @@ def test_an_interrupted_writer_discards_what_it_wrote(
     assert not leftovers(tmp_path)
 
 
-def test_tensors_without_a_manifest_do_not_stay(
+def test_tensors_without_a_manifest_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full once the tensors are there: they would take the room that is wanted."""
+    """The disk is full once the tensors are written, which would take the space."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""A saved model's folder: what is not whole is named; files are as small as was asked for."""
+"""Folder of a saved model: incomplete ones are refused, and files have at most the given size."""
 
 import json
 from pathlib import Path
@@ -36,8 +36,8 @@ def test_a_model_that_is_there_is_not_written_over(tmp_path: Path) -> None:
         saved(saved(tmp_path))
 
 
-def test_another_programs_configuration_and_a_file_are_left_alone(tmp_path: Path) -> None:
-    """A folder of an older layout has its tensors in files of other names."""
+def test_existing_models_and_files_are_not_overwritten(tmp_path: Path) -> None:
+    """A folder of an older layout has tensors in files of other names."""
     config, file = tmp_path / "config.json", tmp_path / "file"
     config.write_text("theirs")
     file.write_text("mine")
