@@ -1,4 +1,4 @@
-"""Scripts as users run them: what a mistake says, and what a run again has."""
+"""Scripts run as commands: error messages, and the state of a repeated run."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def run(folder: Path, begin: str = BEGIN, end: str = "") -> "subprocess.Complete
 
 
 def test_a_script_that_is_run_again_has_what_was_trained(tmp_path: Path) -> None:
-    """And a mistake is one line and exit code two."""
+    """An error is one line and exit code two."""
     first = run(tmp_path, end="for _ in loader: pass")
     again = run(tmp_path, end="cbtorch.module(3)")
     assert (first.returncode, again.returncode) == (0, 2), first.stderr + again.stderr

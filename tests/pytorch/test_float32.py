@@ -1,8 +1,8 @@
-"""How near float32 is to PyTorch's: as near as PyTorch is to itself.
+"""Float32 training: as close to PyTorch as PyTorch is to itself.
 
-Two libraries add a product's terms up in another order, so that float32 gradients differ in their
-last bits, and a training makes more of it or less. How much is PyTorch's own to say: the same steps
-from first weights that are one bit away.
+Two libraries sum products in different orders, so that float32 gradients differ in their last
+bits, which a training amplifies to some extent. PyTorch itself gives the bound: the same steps
+from first weights that differ by one bit.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ STEPS, BATCH, SAMPLES, WIDTH, CLASSES = 400, 32, 1024, 20, 4
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """PyTorch's threads take longer to wake than these layers to compute."""
+    """Limit PyTorch to one thread, as waking others takes longer than these layers."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -40,7 +40,7 @@ class Trained:
     momenta: list[Any]
 
     def distances(self, other: "Trained") -> list[float]:
-        """The largest difference among each of them."""
+        """Largest differences of losses, weights and momenta."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return [
             max(float((a.double() - b.double()).abs().max()) for a, b in zip(*pair, strict=True))
@@ -49,7 +49,7 @@ class Trained:
 
 
 def a_bit_away(model: nn.Module, seed: int) -> None:
-    """Move each weight to a neighbour among float32's numbers, up or down."""
+    """Move each weight to an adjacent float32 number, up or down."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
@@ -59,7 +59,7 @@ def a_bit_away(model: nn.Module, seed: int) -> None:
 def trained(
     activation: Callable[[], nn.Module], folder: Any = None, moved_by: int | None = None
 ) -> Trained:
-    """SGD with momentum: on csrun where it has a folder, else in PyTorch."""
+    """Train by SGD with momentum: on csrun with a folder, else in PyTorch."""
     torch.manual_seed(3)
     layers = nn.Linear(WIDTH, 64), activation(), nn.Linear(64, 32), activation()
     model = nn.Sequential(*layers, nn.Linear(32, CLASSES))
@@ -99,8 +99,8 @@ def test_losses_weights_and_momenta_of_400_steps_are_pytorchs(tmp_path):
     assert max(ours.distances(theirs)) < 1e-6
 
 
-def test_kinks_move_a_training_no_farther_than_one_bit_moves_pytorchs(tmp_path):
-    """Where a sum is near zero ReLU's slope is 0 or 1, as its last bit says."""
+def test_relu_amplifies_rounding_no_more_than_in_pytorch(tmp_path):
+    """ReLU's slope at a sum near zero is 0 or 1, depending on its last bit."""
     ours, theirs = trained(nn.ReLU, tmp_path), trained(nn.ReLU)
     moved = [trained(nn.ReLU, moved_by=seed).distances(theirs) for seed in range(3)]
     assert max(moved[0]) > 1e-6  # no two float32 libraries are nearer

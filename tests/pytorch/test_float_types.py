@@ -1,4 +1,4 @@
-"""Models of float32 with a few tensors of float64."""
+"""Float32 models with a few float64 tensors."""
 
 import copy
 
@@ -16,7 +16,7 @@ from csrun.records.torch_names import stored_name  # noqa: E402
 
 
 class Scaled(nn.Module):
-    """Products of float32 between tensors of float64: parameters, a buffer, a number."""
+    """Float32 products between float64 tensors: parameters, a buffer, a number."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Scaled(nn.Module):
 
 
 class Mixed(Kit):
-    """Data of float32."""
+    """Kit with float32 data."""
 
     def __init__(self, model, optimizer):
         super().__init__()
@@ -46,7 +46,7 @@ class Mixed(Kit):
 
 
 def passes(kit, edit=lambda step: None):
-    """Trainings with evaluations between them; the loop reads and writes weights."""
+    """Trainings with evaluations between them, in a loop that reads and writes weights."""
     found = []
     for _ in range(2):
         kit.model.train()
@@ -60,7 +60,7 @@ def passes(kit, edit=lambda step: None):
 
 
 def compare(folder, optimizer, loop=passes, model=None, **settings):
-    """Run a loop beside PyTorch's; return both."""
+    """Assert equal results of a loop and PyTorch's; return both."""
     model = Scaled() if model is None else model
     ours, theirs = Mixed(model, optimizer), Mixed(model, optimizer)
     with ours.session(folder, **settings):
@@ -98,7 +98,7 @@ def test_a_tensor_of_float64_in_a_model_of_float32(tmp_path, name, fast, caplog)
 
 
 def test_its_update_has_float64s_digits(tmp_path):
-    """A rate so small that float32 would round most of each update away."""
+    """With a small learning rate, float32 would round off most of each update."""
     kits = compare(tmp_path, lambda p: optim.SGD(p, 1e-7), Mixed.train_once)
     ours, theirs = (kit.model.scale.detach() for kit in kits)
     assert (theirs - theirs.float()).abs().max() > 1e-9
@@ -133,7 +133,7 @@ def test_a_killed_run_resumes_with_the_same_bits(tmp_path, fast):
 
 
 class Target(nn.Module):
-    """float32 throughout."""
+    """Kit with float32 targets."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,7 @@ class Target(nn.Module):
 
 
 def test_batches_of_float64_that_the_model_casts(tmp_path):
-    """The loss is computed in float64, as PyTorch promotes it: NumPy's targets are of this type."""
+    """NumPy's float64 targets: PyTorch promotes the loss to float64."""
 
     def loop(kit):
         mse = nn.functional.mse_loss

@@ -1,4 +1,4 @@
-"""Users' training loops in one process, beside the same loops in PyTorch."""
+"""Users' training loops in one process, against the same loops in PyTorch."""
 
 import pytest
 
@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """PyTorch's threads take longer to wake than these layers to compute."""
+    """Limit PyTorch to one thread, as waking others takes longer than these layers."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -30,7 +30,7 @@ def one_thread():
 
 
 class Script:
-    """A model, its optimizer and its data, of one seed."""
+    """Model, optimizer and data of one seed."""
 
     def __init__(self, make=OPTIMIZERS["sgd"], warmup=0, samples=64, dtype=torch.float64):
         torch.manual_seed(3)
@@ -42,7 +42,7 @@ class Script:
         self.loader = DataLoader(TensorDataset(x, y), 8, shuffle=True, drop_last=True)
 
     def loop(self, epochs, read=lambda step: False):
-        """The loop that a user writes; the losses."""
+        """The user's loop; return the losses."""
         torch.manual_seed(4)  # of the order
         losses, step = [], 0
         for _ in range(epochs):
@@ -57,7 +57,7 @@ class Script:
         return [float(loss) for loss in losses]
 
     def session(self, folder, **options):
-        """The same on csrun."""
+        """The same loop on csrun."""
         cbtorch.initialize(model_dir=folder, **options)
         self.model = cbtorch.module(self.model)
         self.loader = cbtorch.dataloader(self.loader)
@@ -65,7 +65,7 @@ class Script:
 
 
 def pairs(one, other):
-    """Numbers of two scripts: parameters, and the optimizers' state."""
+    """Pairs of parameters and of optimizer state of two scripts."""
     for name, value in one.model.state_dict().items():
         yield name, value, other.model.state_dict()[name]
     ours, theirs = (s.optimizer.state_dict()["state"] for s in (one, other))
@@ -142,7 +142,7 @@ def test_without_initialize_nothing_begins():
 
 
 def validated(script, validation, epochs=3):
-    """Training and validation in turn, as most scripts have them: their mean losses."""
+    """Mean losses of alternating training and validation, as in most scripts."""
     torch.manual_seed(4)
     losses = []
     for _ in range(epochs):
@@ -198,11 +198,11 @@ def test_an_evaluation_alone_has_pytorchs_numbers(tmp_path):
 
 
 class KilledError(Exception):
-    """Nothing is saved any more."""
+    """Raised to end a script without saving."""
 
 
 def with_plateau(script, validation, killed_at=None):
-    """A loop whose rate follows what it reads of an evaluation: the rates, and what was read."""
+    """Loop whose rate depends on the losses of evaluations; return the rates and values read."""
     torch.manual_seed(4)
     plateau = optim.lr_scheduler.ReduceLROnPlateau(script.optimizer, patience=0, threshold=0.2)
     read, step = [], 0
@@ -276,7 +276,7 @@ def test_a_line_that_reads_in_each_step_is_warned_about_once_after_a_pause_too(t
 
 
 class Wrapped(optim.Optimizer):
-    """An optimizer in another one, as Accelerate's `prepare` returns it."""
+    """Optimizer that wraps another one, as Accelerate's `prepare` returns it."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -312,7 +312,7 @@ def with_an_iterator_from_before(kit):
 
 
 class EarlyKit(Kit):
-    """A kit whose pass begins before the Session's block."""
+    """Kit whose pass begins before the Session's block."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A script that opens no Session: refused in a job, warned of outside of one."""
+"""Script that opens no Session: refused in a job, a warning outside of one."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""PyTorch is an extra: without it csrun works, and cerebras_torch says what to install."""
+"""PyTorch is an extra: csrun works without it, and cerebras_torch names what to install."""
 
 import configparser
 import logging

@@ -1,4 +1,4 @@
-"""Models of the transformers library, as they are."""
+"""Models of the transformers library without changes."""
 
 import copy
 from contextlib import nullcontext
@@ -201,7 +201,7 @@ def longformer():
 
 
 def masks_of(model, x):
-    """Masks of padding, and of tokens that all see, where a model has global attention."""
+    """Padding masks, and masks of global attention for models that have it."""
     seen = {"attention_mask": (x != 0).long()}
     is_global = isinstance(model, transformers.LongformerForMaskedLM)
     return {**seen, "global_attention_mask": (x == 1).long()} if is_global else seen
@@ -212,8 +212,8 @@ def masks_of(model, x):
 @pytest.mark.parametrize(
     "make", [mixtral, qwen2_moe, qwen3_moe, longformer], ids=lambda make: make.__name__
 )
-def test_experts_and_global_attention_are_trained_as_in_pytorch(tmp_path, make):
-    """Experts as the library groups rows by default; a new number of rows is no new program."""
+def test_experts_and_global_attention_match_pytorch(tmp_path, make):
+    """The library's default grouping of experts; varying row counts need no new program."""
     torch.manual_seed(0)
     model = make().train()
     tokens = torch.randint(2, VOCABULARY, (80, 12))
@@ -248,7 +248,7 @@ STEPS = 6
 def trained(folder, model, tokens):
     """A few steps of AdamW in a Session, or in plain PyTorch without a folder.
 
-    Returns, for each step, the loss and the zeros that are in the embeddings after dropout.
+    Returns, for each step, the loss and the number of zeros in the embeddings after dropout.
     """
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     loader = DataLoader(TensorDataset(tokens), 4)
@@ -291,8 +291,8 @@ def test_a_model_is_trained_as_in_pytorch_and_drops_as_many_as_it_should(tmp_pat
 
 
 @pytest.mark.parametrize("make", [partial(gpt2, dropout=0.0), llama], ids=["gpt2", "llama"])
-def test_weights_come_in_and_go_out_in_the_librarys_layout(tmp_path, make):
-    """`from_pretrained` before the block, `save_pretrained` behind it: tied weights, too."""
+def test_pretrained_weights_are_loaded_and_saved(tmp_path, make):
+    """`from_pretrained` before the block, `save_pretrained` after it; tied weights, too."""
     torch.manual_seed(4)
     first = make()
     first.save_pretrained(tmp_path / "first")

@@ -1,4 +1,4 @@
-"""Models and DataLoaders that are given to csrun: refused, or warned of."""
+"""Models and DataLoaders passed to csrun: refusals and warnings."""
 
 import copy
 import pickle
@@ -40,7 +40,7 @@ def test_a_dataloader_made_within_the_block_is_warned_of(tmp_path, caplog):
 
 
 def test_packages_see_a_dataloader_of_its_own_class(tmp_path):
-    """Accelerate's `prepare` leaves other objects as they are, and then skips updates."""
+    """Accelerate's `prepare` ignores other classes, and then skips updates."""
     cbtorch.initialize(model_dir=tmp_path)
     loader = cbtorch.dataloader(DataLoader(Kit().val.dataset, 4))
     assert isinstance(loader, DataLoader)

@@ -1,4 +1,4 @@
-"""Loss scaling of a PyTorch loop by csrun's scaler: both forms, clipping, checkpoints, errors."""
+"""Loss scaling in a PyTorch loop by csrun's scaler: both forms, clipping, checkpoints, errors."""
 
 import copy
 import logging
@@ -279,7 +279,7 @@ def test_the_dialects_of_a_scaler():
 
 
 def test_a_step_with_its_own_updates_is_float32(tmp_path):
-    """In 16 bits a running mean of squares would be zero."""
+    """In 16 bits a running mean of squares would underflow."""
     script = Script(lambda: cbtorch.amp.GradScaler("dynamic"))
     script.optimizer = torch.optim.Rprop(script.model.parameters(), 1e-2)
     with pytest.raises(UsageError, match="leave precision mixed_float16 out"):

@@ -1,4 +1,4 @@
-"""PyTorch's own GradScaler and autocast in a loop, compared with PyTorch."""
+"""PyTorch's GradScaler and autocast in a loop, compared with PyTorch."""
 
 import logging
 from itertools import pairwise
@@ -17,7 +17,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_scalers_of_pytorch_follow_pytorchs_rule(tmp_path, device):
-    """Beside PyTorch's own scaler, given the same overflows."""
+    """Compared with PyTorch's own scaler, given the same overflows."""
     options = {"init_scale": LARGE, "growth_interval": 4}
     script = Script(lambda: torch.amp.GradScaler(device, **options))
     script.train(tmp_path, step=script.reading_step)
@@ -35,8 +35,8 @@ def test_scalers_of_pytorch_follow_pytorchs_rule(tmp_path, device):
         assert script.scaler.state_dict()["scale"] == script.scales[-1]
 
 
-def test_a_loop_learns_of_skipped_steps_as_from_pytorch(tmp_path):
-    """By the scale before and after `update`; Adam's bias correction does not count them."""
+def test_a_loop_detects_skipped_steps_as_in_pytorch(tmp_path):
+    """By the scale before and after `update`; Adam's bias correction excludes skipped steps."""
 
     def step(script, x, y):
         script.optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Operators that csrun decomposes itself: grids, runs of equal values, pairs, special functions."""
+"""Operators that csrun decomposes: grids, runs of equal values, pairs, special functions."""
 
 import pytest
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
 
 
 def sampled(*sizes, mode="bilinear", padding="zeros", aligned=False):
-    """Images [4, 2, *sizes] at places of theirs, some of which are beyond the border."""
+    """Sample images [4, 2, *sizes] at their own grid points, some of them beyond the border."""
     options = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
 
     def call(x):
@@ -25,7 +25,7 @@ def sampled(*sizes, mode="bilinear", padding="zeros", aligned=False):
 
 
 def at_border(x):
-    """The identity, whose border has no slope by the grid."""
+    """Sample at the identity grid, as the border has no gradient by the grid."""
     ones = torch.eye(2, 3, dtype=x.dtype).expand(4, 2, 3)
     places = f.affine_grid(ones + 0 * x[:, 0, :2, :3], (4, 1, 3, 4), align_corners=True)
     return f.grid_sample(x, places, padding_mode="border", align_corners=True)
@@ -45,7 +45,7 @@ def scattered(x, reduce, include_self=True):
 
 
 def bessel_functions(x):
-    """Of arguments below 8 and above, with the other orders in the backward pass."""
+    """Bessel functions of arguments below 8 and above; their gradients need other orders."""
     return torch.i0(x) + torch.special.i1e(30 * x)
 
 
@@ -56,7 +56,7 @@ def parts_of_floats(x):
 
 
 def neighbours(x):
-    """Differences of each float from the next one, in units of it; also at powers of two."""
+    """Differences of adjacent floats in units in the last place, also at powers of two."""
     fixed = torch.where(torch.arange(8) < 4, x.detach(), torch.exp2(x.detach().round()))
     one = torch.tensor([1.0, -1.0, 0.0, torch.inf, -torch.inf, 0.5, 2.0, 1.0]).double()
     return x * (torch.nextafter(fixed, one) - fixed) * 2.0**52
@@ -85,7 +85,7 @@ ROWS = {
 
 
 def test_the_grid_of_the_unit_matrix_has_pytorchs_bits():
-    """In float32, in which another order of operations would move places off their pixels."""
+    """Float32, in which another order of operations would move grid points off their pixels."""
     for aligned in (False, True):
         theta = torch.eye(2, 3).expand(2, 2, 3)
         found = affine_grid(theta, (2, 1, 28, 13), aligned)

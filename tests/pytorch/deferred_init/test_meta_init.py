@@ -1,4 +1,4 @@
-"""Models that are built without memory: first values to the bit, and a training of them."""
+"""Models initialized on the meta device: first values equal to the bit, and a training."""
 
 import re
 from contextlib import nullcontext
@@ -38,7 +38,7 @@ def initialize(module):
 
 
 class Gpt(nn.Module):
-    """Its weights are tied and drawn twice; a table and a mask are buffers, and computed."""
+    """GPT with tied weights that are drawn twice, and a table and a mask as computed buffers."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ class Gpt(nn.Module):
 
 
 class Initializers(nn.Module):
-    """PyTorch's own, and what users write with them."""
+    """Initializers of PyTorch, and usual ones written by users."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ def test_a_weight_that_is_drawn_anew_is_made_by_the_last_draw_alone(monkeypatch)
 
 
 class Script:
-    """A training of the GPT, with the hits of each step."""
+    """A training of the GPT that also returns each step's number of hits."""
 
     def __init__(self, folder, is_on_meta):
         torch.manual_seed(3)
@@ -267,8 +267,8 @@ def test_weights_are_read_by_state_dict_in_the_block(tmp_path):
                 script.model.head.weight.norm()
 
 
-def test_behind_each_of_several_blocks_weights_lie_in_a_file(tmp_path, monkeypatch):
-    """They are not copied out of the store; what the script writes between two blocks counts."""
+def test_between_blocks_weights_stay_in_a_file(tmp_path, monkeypatch):
+    """They are not copied out of the store; the next block uses what the script writes to them."""
     from csrun.pytorch.weights import sync
 
     def trained(is_on_meta):

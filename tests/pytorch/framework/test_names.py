@@ -1,4 +1,4 @@
-"""Every import of the Model Zoo resolves: it falls back to stubs of its own without a word."""
+"""Every import of the Model Zoo resolves; on an error it would silently use its own stubs."""
 
 import importlib
 

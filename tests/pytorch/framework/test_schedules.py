@@ -1,4 +1,4 @@
-"""Learning rate schedules against formulas, written out."""
+"""Learning rate schedules against their formulas."""
 
 from math import cos, pi
 

@@ -1,4 +1,4 @@
-"""A loop of `cerebras.framework.torch` in one process, beside the same one in plain PyTorch."""
+"""A loop of `cerebras.framework.torch` in one process, against the same loop in plain PyTorch."""
 
 import copy
 
@@ -15,7 +15,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Counting(nn.Module):
-    """A model that leaves its hits to a closure, in float16 where it may."""
+    """Model that passes its hits to a closure, in float16 where possible."""
 
     def __init__(self):
         super().__init__()
@@ -158,7 +158,7 @@ def test_compiling_without_a_step_and_appliance_mode_are_refused(tmp_path):
 
 
 def scaled_run(folder, mixed, scaler_of=cbtorch.amp.GradScaler, steps=12, **options):
-    """Losses and the state of the scale, of a script whose params file has these keys."""
+    """Losses and loss-scale state of a script whose params file has these keys."""
     script = Script()
     loader = script.wrapped(folder, **options)
     scaler = scaler_of("dynamic", 2.0**40, None, None, 2.0**40, None, mixed)

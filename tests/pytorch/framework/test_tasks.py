@@ -1,4 +1,4 @@
-"""A barrier of a job's tasks, as far as one process shows it: payloads, and a task that is lost."""
+"""Barrier of a job's tasks, in one process: payloads, and a lost task."""
 
 import threading
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from csrun.pytorch.framework import tasks
 
 
 def job_of(folder, monkeypatch, count=2):
-    """Rank 0 of a job of tasks."""
+    """Rank 0 of a job with this many tasks."""
     job = SimpleNamespace(tasks=[SimpleNamespace(rank=rank) for rank in range(count)])
     context = SimpleNamespace(mode="pipelined", job=job, job_dir=folder, rank=0)
     monkeypatch.setattr(tasks, "current", lambda: context)

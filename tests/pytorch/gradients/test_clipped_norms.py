@@ -1,4 +1,4 @@
-"""The norm that `clip_grad_norm_` returns, read by the loop: PyTorch's, before it clips."""
+"""The total norm that `clip_grad_norm_` returns: PyTorch's, from before clipping."""
 
 import math
 
@@ -24,7 +24,7 @@ def at_once(kit):
 
 
 def in_passes(kit, edit):
-    """What `edit` returns in each step of three passes, and the losses."""
+    """Results of `edit` in each step of three passes, and the losses."""
     norms, losses = [], []
     for _ in range(3):
         losses += kit.train_once(lambda _: norms.append(edit()))
@@ -71,7 +71,7 @@ def compared(kit):
 
 
 def in_sums(kit):
-    """Of Python numbers and tensors, that are read at the end."""
+    """Sums of norms in Python numbers and tensors, read at the end."""
     total, other, most = 0.0, torch.zeros((), dtype=torch.float64), []
     for _ in range(2):
         for x, y in kit.train:
@@ -155,7 +155,7 @@ def test_of_steps_that_are_all_recorded(tmp_path, loop):
 
 
 def accumulated(kit, reads_losses=False):
-    """Of the sum of three batches' gradients; passes have six batches."""
+    """Norms of gradients accumulated over three batches; a pass has six."""
     found = []
     for _ in range(3):
         kit.optimizer.zero_grad()
@@ -183,7 +183,7 @@ def test_micro_batches(tmp_path):
 
 
 class Shorter(Kit):
-    """Whose last batch has fewer samples, for another program."""
+    """Kit whose last batch has fewer samples, and so another program."""
 
     def __init__(self):
         super().__init__()
@@ -246,7 +246,7 @@ def test_other_numbers_and_other_updates_are_refused(tmp_path, loop, begun):
 
 
 def clipped_before_backward(kit):
-    """As locuslab's TCN: zero_grad() has set all gradients to None, so that nothing is clipped."""
+    """As in locuslab's TCN: zero_grad() set all gradients to None, so that nothing is clipped."""
     found = []
     for x, y in kit.train:
         kit.optimizer.zero_grad()
@@ -259,7 +259,7 @@ def clipped_before_backward(kit):
 
 
 def unset_before_backward(kit):
-    """The loop counts gradients that are not None."""
+    """Loop that counts gradients that are not None."""
     found = []
     for x, y in kit.train:
         kit.optimizer.zero_grad()

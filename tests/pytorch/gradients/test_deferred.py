@@ -1,4 +1,4 @@
-"""zero_grad(set_to_none=False): zeros are gradients, by which momentum and decay go on."""
+"""zero_grad(set_to_none=False): gradients of zero, with which momentum and decay still update."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""What a loop does to gradients between backward() and step()."""
+"""Edits of gradients by a loop between backward() and step()."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Numbers of gradients that the loop reads, beside those of plain PyTorch."""
+"""Values of gradients that the loop reads, against plain PyTorch."""
 
 import copy
 
@@ -19,7 +19,7 @@ def do_nothing(step):
 
 
 def train(kit, inside=do_nothing, after=do_nothing, passes=2, zero=True, set_to_none=True):
-    """Train; `inside` is called before optimizer.step() and `after` after it. The losses."""
+    """Train, calling `inside` before and `after` after optimizer.step(); return the losses."""
     losses = []
     for _ in range(passes):
         for x, y in kit.train:
@@ -67,7 +67,7 @@ def total(kit):
 
 
 def finite(kit):
-    """As Pytorch-UNet's train.py asks."""
+    """Check for finite gradients, as in Pytorch-UNet's train.py."""
     found = []
     for parameter in kit.model.parameters():
         value = copy.deepcopy(parameter.grad) if parameter.grad is not None else None
@@ -181,7 +181,7 @@ def own_momentum(kit):
 
 
 def steps_by_what_is_read(kit):
-    """That are never skipped."""
+    """Steps conditional on a gradient's value, of which none is skipped."""
     found = []
     for x, y in batches(kit):
         kit.optimizer.zero_grad()
@@ -276,7 +276,7 @@ def in_tensors_of_the_loop(kit):
 
 
 def accumulated(kit):
-    """Of the first of two batches: the second one's are added to them."""
+    """Gradients after the first of two batches that are accumulated."""
     found = []
     for number, (x, y) in enumerate(batches(kit)):
         (kit.criterion(kit.model(x), y) / 2).backward()

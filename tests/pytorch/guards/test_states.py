@@ -1,4 +1,4 @@
-"""What forward reads and the loop changes: PyTorch's numbers, or a refusal with the line."""
+"""State that forward reads and the loop changes: PyTorch's results, or a refusal with the line."""
 
 import functools
 import random
@@ -38,7 +38,7 @@ class Config:
 
 
 class Scaled(nn.Module):
-    """A layer that is scaled by `read(self)`."""
+    """Layer scaled by `read(self)`."""
 
     def __init__(self, read):
         super().__init__()
@@ -173,8 +173,8 @@ def test_a_value_may_change_after_the_batch_was_taken(tmp_path):
     beside(trained(change, "step"), tmp_path, Scaled(read))
 
 
-def test_a_value_that_the_graph_does_not_depend_on_costs_no_program(tmp_path, caplog):
-    """Each of its values is recorded, and is the step that is known."""
+def test_a_value_outside_of_the_graph_needs_no_new_program(tmp_path, caplog):
+    """Steps with a new value are recorded, and equal the known graph."""
 
     def unused(module):
         return 1.0 if module.config.tau else 2.0
@@ -220,7 +220,7 @@ def test_a_forward_that_may_be_another_in_each_step_is_the_cause(read, said):
 
 
 class Cached(nn.Module):
-    """Keeps what it has made, and its batch's size, as real models do."""
+    """Layer that caches results and the batch size, as real models do."""
 
     def __init__(self):
         super().__init__()
@@ -262,7 +262,7 @@ def test_state_of_a_namespace_is_its_attributes():
 
 @pytest.mark.parametrize("first", [0, 4], ids=["from step 1", "from step 5"])
 def test_what_changes_between_two_calls_in_a_step(tmp_path, first):
-    """In each step it is recorded; in a late one it is refused with the line."""
+    """Recorded steps accept it; a later one is refused with the line."""
 
     def loop(kit):
         found = []

@@ -1,4 +1,4 @@
-"""Data sets that the loop changes between passes: PyTorch's losses, or a refusal."""
+"""Data sets changed by the loop between passes: PyTorch's losses, or a refusal."""
 
 import logging
 
@@ -19,7 +19,7 @@ SAMPLES, BATCH, PASSES = 24, 4, 3
 
 
 class Data(Dataset):
-    """Samples scaled by all that the loop may change."""
+    """Samples scaled by everything that the loop may change."""
 
     of_class = 1.0
 
@@ -103,7 +103,7 @@ def test_what_the_data_set_itself_writes_is_no_change():
 
 
 def test_a_logger_of_the_data_set_is_no_data():
-    """As the collator of Hugging Face's Trainer has one: others are made while it is there."""
+    """A logger is not compared, though it changes as other loggers are created."""
     data = Data()
     data.logger = logging.getLogger("csrun.test")
     changes = DataChanges(DataLoader(data, BATCH))
@@ -123,7 +123,7 @@ def test_what_streamers_cannot_be_told_of_is_refused():
 
 
 def losses(loader, model, change, read):
-    """Three passes, before each of which the data is changed."""
+    """Losses of three passes, with the data changed before each."""
     found, optimizer = [], torch.optim.SGD(model.parameters(), 0.0)
 
     def loop():

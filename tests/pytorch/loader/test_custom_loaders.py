@@ -11,7 +11,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class LooksAhead(DataLoader):
-    """As Accelerate's, which notes the last batch before the loop gets it."""
+    """Loader that prefetches a batch to mark the last one, as Accelerate's does."""
 
     is_last, passes, skipped = False, 0, 0
 

@@ -1,4 +1,4 @@
-"""Loaders over an IterableDataset, whose passes are walked, beside PyTorch's own."""
+"""Loaders over an IterableDataset, against PyTorch's own."""
 
 import random
 
@@ -23,7 +23,7 @@ from csrun.pytorch.loader import (  # noqa: E402
 
 
 class Stream(IterableDataset):
-    """Named samples in an order that it draws. length: what it says; is_ready: batches of 8."""
+    """Named samples in random order. length: value of len(); is_ready: whole batches of 8."""
 
     def __init__(self, length=48, is_ready=False):
         self.length, self.is_ready, self.walked = length, is_ready, 0
@@ -62,7 +62,7 @@ def test_the_first_pass_has_the_samples_of_pytorch(tmp_path, is_ready):
 
 
 class Unsized(IterableDataset):
-    """Batches of which nobody knows how many there are: many, then 3 more, as if by chance."""
+    """Batches without a length: many in the first pass, 3 in later ones."""
 
     def __init__(self):
         self.batches = WINDOW + 20
@@ -76,7 +76,7 @@ class Unsized(IterableDataset):
 
 
 class OfSamples(Unsized):
-    """The same, with the number of its samples as its length."""
+    """The same with its number of samples as length."""
 
     def __len__(self):
         return 8 * self.batches
@@ -124,7 +124,7 @@ def test_a_streamer_reads_to_the_end_of_each_pass(kind, threads, ahead):
 
 
 class Drawing(IterableDataset):
-    """Numbers of each generator, and of the worker."""
+    """Numbers from each generator, and from the worker's."""
 
     def __len__(self):
         return 3
@@ -150,7 +150,7 @@ def test_with_workers_a_pass_is_that_of_pytorchs_only_one():
 
 
 def passes(count, seed, *, taken=lambda n: True):
-    """Labels of each batch that one task takes of some passes, whose orders the chief sends."""
+    """Labels of each batch that one task takes from some passes with orders sent by the chief."""
     chief, task = (DataLoader(Stream(), batch_size=8) for _ in range(2))
     random.seed(seed)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""A DataLoader under csrun: PyTorch's own order, whoever makes the batches, and each made once."""
+"""Order of a DataLoader's samples: PyTorch's with any number of streamers, each batch made once."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ PLAIN = data.TensorDataset(NUMBERS)
 
 
 class Mixed(data.Sampler[int]):
-    """A sampler of a user's own, which draws from all three generators as it goes."""
+    """User-defined sampler that draws from all three generators as it iterates."""
 
     def __iter__(self) -> Iterator[int]:
         for _ in range(COUNT):
@@ -49,7 +49,7 @@ def loader(**options: Any) -> Any:
 
 
 def rows_at_once(samples: Any) -> Any:
-    """A loader whose dataset is asked for a batch's samples at once."""
+    """Loader whose dataset returns all samples of a batch in one call."""
     return data.DataLoader(PLAIN, batch_size=None, sampler=data.BatchSampler(samples, BATCH, False))
 
 
@@ -93,7 +93,7 @@ def seed() -> None:
 
 
 def batches_of_torch(make: Callable[[], Any], between: Callable[[], Any]) -> list[list[int]]:
-    """Three passes of plain PyTorch; the user's loop draws between two of them."""
+    """Batches of three passes in plain PyTorch; the user's loop draws numbers between them."""
     seed()
     loader, found = make(), []
     for _ in range(PASSES):
@@ -105,7 +105,7 @@ def batches_of_torch(make: Callable[[], Any], between: Callable[[], Any]) -> lis
 def batches_of_csrun(
     make: Callable[[], Any], between: Callable[[], Any], streamers: int
 ) -> list[list[int]]:
-    """The same by streamers in turn, each with a loader of its own and told by the chief."""
+    """The same by streamers in turn, each with its own loader and orders from the chief."""
     seed()
     chief = make()
     orders, length = PassOrders(chief), len(chief)
@@ -176,8 +176,8 @@ def test_passes_to_come_are_told_beforehand_where_nothing_else_draws(name: str) 
 
 
 @pytest.mark.parametrize("draws", [1, 3])
-def test_passes_are_told_beforehand_where_others_draw_as_often_each_time(draws: int) -> None:
-    """As a loop does that validates behind each pass; once it draws again, and then no more."""
+def test_orders_are_sent_in_advance_if_others_draw_regularly(draws: int) -> None:
+    """As a loop with a validation after each pass does; then it draws once more, then never."""
 
     def drawn(count: int) -> None:
         for _ in range(count):
@@ -225,7 +225,7 @@ def test_of_a_sampler_of_ones_own_each_pass_is_told_alone() -> None:
 
 
 class Drawing(data.Dataset[Any]):
-    """Samples with noise of all three generators; it counts what is asked of it."""
+    """Samples with noise from all three generators; reads are counted."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

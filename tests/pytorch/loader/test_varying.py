@@ -1,4 +1,4 @@
-"""Loaders that streamers cannot serve: batches of several shapes, structures, or rows."""
+"""Loaders that streamers cannot serve: batches whose shapes, structures or row counts vary."""
 
 import random
 
@@ -29,7 +29,7 @@ class Texts:
 
 
 def padded(samples):
-    """Sentences of a batch, to the longest of them."""
+    """Collate sentences, padded to the longest one."""
     ids, labels = zip(*samples, strict=True)
     return nn.utils.rnn.pad_sequence(ids, batch_first=True), torch.stack(labels)
 
@@ -47,7 +47,7 @@ LENGTHS = [3, 5, 5, 2, 7, 4, 3, 3, 6, 7, 2, 2]
 
 
 class Padded(Kit):
-    """Shuffled batches of sentences."""
+    """Shuffled batches of padded sentences."""
 
     collate = staticmethod(padded)
 
@@ -94,7 +94,7 @@ def test_batches_of_several_lengths_are_evaluated_in_training_mode(tmp_path):
 
 
 def test_a_killed_run_on_batches_of_several_lengths_resumes(tmp_path):
-    """Its evaluations, too, whose steps are on the wafer."""
+    """Its evaluations resume, too, whose steps run on the wafer."""
 
     def run(folder, count):
         kit, found = Padded(), []
@@ -113,7 +113,7 @@ def test_a_killed_run_on_batches_of_several_lengths_resumes(tmp_path):
 
 
 class Concatenated(Padded):
-    """Sentences one after the other, with the place at which each begins."""
+    """Sentences concatenated, with the offset of each."""
 
     @staticmethod
     def collate(samples):
@@ -132,7 +132,7 @@ def test_tensors_of_a_batch_have_several_numbers_of_rows(tmp_path):
 
 
 class Worded(Padded):
-    """Texts, which the loop makes into tensors."""
+    """Texts, which the loop converts to tensors."""
 
     @staticmethod
     def collate(samples):
@@ -168,8 +168,8 @@ def test_a_shape_that_the_first_batches_do_not_show_is_refused_with_the_remedies
         kit.train_once()
 
 
-def test_looking_at_the_first_batches_draws_nothing(tmp_path):
-    """From none of the script's generators, whose numbers the loop itself may use."""
+def test_reading_the_first_batches_draws_no_numbers(tmp_path):
+    """The script's generators are not advanced, as the loop may use them itself."""
     drawn = []
     for is_ours in (True, False):
         kit = Padded()

@@ -1,4 +1,4 @@
-"""Results whose shape depends on the batch: masks as indices, and what they are indices of."""
+"""Values whose shape depends on the batch: boolean masks as indices."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ slow = pytest.mark.slow
 
 
 class Labelled(Kit):
-    """Some labels are left out, in each batch a number of them. counts: of those that are there."""
+    """Some labels are masked, a different number in each batch. counts: of the remaining ones."""
 
     def __init__(self, *layers, counts=COUNTS):
         super().__init__(*layers)
@@ -41,7 +41,7 @@ class Labelled(Kit):
         self.val = DataLoader(TensorDataset(x, y), 4)
 
     def passes(self, loss_of, count=3, batches=1, evaluates=True):
-        """Passes, each with an evaluation; a step may have several batches. Their losses."""
+        """Losses of passes, each with an evaluation; a step may have several batches."""
         losses = []
         for _ in range(count):
             for number, (x, y) in enumerate(self.train, 1):
@@ -69,7 +69,7 @@ class OfLoop(Labelled):
 
 
 class OfLayer(OfLoop):
-    """The same; the model is not in a container."""
+    """The same with a model that is not in a container."""
 
     def session(self, folder, **options):
         self.model = self.model[0]
@@ -115,7 +115,7 @@ def of_distinct(model, x, y):
 
 
 def of_pairs(model, x, y):
-    """Pairs of one class and of two, by masks of bytes."""
+    """Pairs of equal and of different classes, by uint8 masks."""
     same = (y[:, None] == y).byte()
     other = same ^ 1
     one, another = torch.where(same.fill_diagonal_(0))
@@ -141,7 +141,7 @@ def test_the_loss_takes_pairs_by_masks_of_bytes(tmp_path):
 
 
 class Masking(nn.Module):
-    """Uses a mask of its input in each of the ways of `how`."""
+    """Module that uses a mask of its input in one of the forms of `how`."""
 
     def __init__(self, how):
         super().__init__()
@@ -179,7 +179,7 @@ def test_forward_takes_what_a_mask_of_the_batch_leaves(tmp_path, how):
 
 
 class WithLoss(Masking):
-    """Computes its loss itself, and returns a part of its results."""
+    """Module that computes its loss and returns a part of its results."""
 
     def forward(self, x, y):
         out = super().forward(x)
@@ -285,7 +285,7 @@ def test_a_new_program_replaces_the_one_that_was_not_used_for_the_longest_time(
 
 
 class Matching(nn.Module):
-    """Assigns targets by outputs that it reads, as DETR does."""
+    """Loss that assigns targets by the values of outputs, as DETR does."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writes of forward into parts of integer and boolean buffers, beside plain PyTorch."""
+"""Writes of forward into slices of integer and boolean buffers, against plain PyTorch."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 
 
 class Ring(nn.Linear):
-    """A queue of the last three batches, with the place of the next one."""
+    """Ring buffer of the last three batches, with its write index."""
 
     def __init__(self):
         super().__init__(6, 4)
@@ -27,7 +27,7 @@ class Ring(nn.Linear):
 
 
 class Counts(nn.Linear):
-    """Counts by operators on views, which forward also reads through other views."""
+    """Counters written through views, which forward also reads through other views."""
 
     def __init__(self):
         super().__init__(6, 4)

@@ -1,4 +1,4 @@
-"""Calls of a loop that come in a wrong order: refused with the line."""
+"""Calls of a loop in a wrong order: refused with the line."""
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_a_parameter_may_be_frozen_after_the_batch_was_taken(tmp_path):
 
 
 class PairKit(Kit):
-    """Has a second loader."""
+    """Kit with a second loader."""
 
     def __init__(self):
         super().__init__()
@@ -138,7 +138,7 @@ def test_batches_of_two_loaders_may_be_used_in_one_step(tmp_path):
 
 
 def test_a_failure_that_the_loop_catches_is_raised_again(tmp_path):
-    """What was queued with it is lost: a loop that went on would train without these steps."""
+    """Queued steps are lost with the failure: a loop that continued would train without them."""
     kit, caught = Kit(), {}
     kit.train.dataset.tensors[1][28] = 9
 

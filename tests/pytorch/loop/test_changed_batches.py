@@ -1,4 +1,4 @@
-"""Loops that change the dict of a batch, and evaluations that read losses of int32 labels."""
+"""Loops that modify the dict of a batch, and evaluations with losses of int32 labels."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from csrun.pytorch.loader.data import BatchTensors  # noqa: E402
 
 
 class Named(Dataset):
-    """Samples by name. labels: their type."""
+    """Named samples. labels: their dtype."""
 
     def __init__(self, labels=torch.int64):
         generator = torch.Generator().manual_seed(1)
@@ -48,8 +48,8 @@ def test_a_loop_pops_a_key_of_its_batch_and_adds_another(tmp_path):
     beside(loop, tmp_path, kit=OfDicts)
 
 
-def test_other_objects_than_tensors_of_a_batch_are_those_of_each_step(tmp_path):
-    """Text, arrays and numbers, of which the loss takes some; the last batch is shorter."""
+def test_batches_may_contain_objects_other_than_tensors(tmp_path):
+    """Text, arrays and numbers, of which the loss uses some; the last batch is shorter."""
 
     def collate(samples):
         names = [f"sample {len(each)}" for each in samples]
@@ -106,7 +106,7 @@ class Labelled(nn.Module):
 
 
 class OfInt32(Kit):
-    """Class labels in int32, which plain PyTorch refuses: there they are int64."""
+    """Class labels in int32, or in int64 for plain PyTorch, which refuses int32."""
 
     labels = torch.int64
 

@@ -15,7 +15,7 @@ SAMPLES, TIMES, CLASSES = 48, 24, 5
 
 
 class Padded(Kit):
-    """Targets and lengths in the batch; some targets do not fit into their inputs."""
+    """Targets and lengths are in the batch; some targets are longer than their inputs."""
 
     longest = 4
     last_step = 0  # before which targets are short
@@ -37,7 +37,7 @@ class Padded(Kit):
 
 
 class Joined(Padded):
-    """A loader that is left as it is: each batch's targets are one after the other."""
+    """Loader that is not prepared by csrun; targets of a batch are concatenated."""
 
     longest, last_step = 20, 4
 
@@ -66,18 +66,18 @@ def by_lengths(kit, x, targets, inputs, labels):
 
 
 def of_whole_inputs(kit, x, targets, inputs, labels):
-    """The input's length is a constant; lengths of targets are those of the batch."""
+    """Constant input lengths; target lengths are the batch's."""
     return kit.criterion(log_probs(kit, x), targets, torch.full((len(x),), TIMES), labels)
 
 
 def of_fixed_length(kit, x, targets, inputs, labels):
-    """Labels of the batch one after the other, all targets as long."""
+    """Concatenated targets of equal lengths."""
     lengths = (TIMES,) * len(x), (targets.shape[1],) * len(x)
     return kit.criterion(log_probs(kit, x), targets.reshape(-1), *lengths)
 
 
 def of_half_length(kit, x, targets, inputs, labels):
-    """Labels of the batch one after the other, lengths too."""
+    """Concatenated targets, with lengths from the batch."""
     lengths = inputs, labels * 0 + 2
     return kit.criterion(log_probs(kit, x), targets[:, :2].reshape(-1), *lengths)
 
@@ -108,9 +108,9 @@ def test_micro_batches_add_up_to_the_batch(tmp_path):
 
 
 def test_lengths_that_change_do_not_compile_each_step(tmp_path):
-    """Targets of up to 4, then of up to 20 labels: a program each.
+    """Up to 4 target labels, later up to 20: one program for each.
 
-    One of them once more, for the loss of the first step with long targets, which was not expected.
+    The third is for the first step with long targets, which was not predicted.
     """
     beside(trained(by_lengths), tmp_path, kit=Joined)
     assert len(list(tmp_path.glob("tfcs_*"))) == 3

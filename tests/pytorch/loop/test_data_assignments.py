@@ -1,4 +1,4 @@
-"""Assignments to `data` of the model's Parameters between a loop's steps."""
+"""Assignments to a Parameter's `data` between steps."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Average:
-    """An average of weights that scripts swap in by `p.data`, and out again."""
+    """Average of weights that scripts swap in and out through `p.data`."""
 
     def __init__(self, model):
         self.model = model
@@ -59,7 +59,7 @@ def test_an_average_may_be_swapped_in_and_out_by_data(tmp_path):
 
 
 def test_parameters_may_become_views_of_one_vector(tmp_path):
-    """A write into that vector is one into the parameters, as in PyTorch."""
+    """Writes into the vector are writes into the parameters, as in PyTorch."""
     vectors = {}
 
     def after(script, step, _):
@@ -146,7 +146,7 @@ def test_assigning_a_flipped_copy_to_data_is_a_write(tmp_path):
 
 
 class Follows(nn.Module):
-    """A layer whose weight forward assigns, and one whose weight it averages, as MoCo does."""
+    """Layer whose weight forward assigns, and one whose weight it averages, as MoCo does."""
 
     def __init__(self):
         super().__init__()

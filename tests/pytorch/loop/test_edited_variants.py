@@ -1,4 +1,4 @@
-"""Gradients that a loop edits in other ways than in its first steps, or by values of its steps."""
+"""Gradients edited in other ways than in the first steps, or by values of their steps."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def put_others_in_their_place(kit):
 
 
 def keep_the_norm(kit):
-    """What a step computes is held when the next one computes it again."""
+    """Keep a step's norm while the next step computes its own."""
     norms = []
 
     def edit(step):
@@ -230,7 +230,7 @@ def test_numbers_that_change_in_each_step_are_refused_when_there_are_many(tmp_pa
 
 
 def edited(kit, edit):
-    """Two passes, in which `edit` gets the parameters, the loss and the output of each step."""
+    """Two passes that call `edit` with the parameters, loss and output of each step."""
     losses = []
     for _ in range(2):
         for x, y in kit.train:
@@ -263,8 +263,8 @@ def test_gradients_edited_by_a_value_of_the_step_are_pytorchs(tmp_path, edit):
     beside(lambda kit: edited(kit, edit), tmp_path)
 
 
-def test_they_may_be_edited_so_from_a_later_step_on(tmp_path):
-    """Which is another program, of the same forward and backward."""
+def test_edits_by_the_loss_may_begin_in_a_later_step(tmp_path):
+    """Compiled to another program with the same forward and backward pass."""
     steps = []
 
     def edit(parameters, loss, out):
@@ -299,7 +299,7 @@ def test_by_other_values_they_are_not_edited(tmp_path, edit):
 
 
 def another_optimizer(kit):
-    """It updates on the host, by the same gradients, after the Session's."""
+    """Optimizer that updates on the host after the Session's, with the same gradients."""
     other = optim.SGD(kit.model[2].parameters(), 0.01)
     losses = []
     for x, y in kit.train:
@@ -309,7 +309,7 @@ def another_optimizer(kit):
 
 
 def rows_by_gradients(kit):
-    """As AdaLoRA's masks of rows that have mattered little."""
+    """Mask rows with small scores, as AdaLoRA does."""
     weight, losses = kit.model[0].weight, []
     for x, y in kit.train:
         losses.append(kit.update(kit.criterion(kit.model(x), y)))
@@ -325,7 +325,7 @@ def test_weights_are_written_by_values_of_gradients_after_the_step(tmp_path, loo
 
 
 def clipped_by_rows(kit):
-    """Adaptive gradient clipping: by the norms of a weight's rows."""
+    """Adaptive gradient clipping by the norms of a weight's rows."""
 
     def edit(step):
         for p in kit.model.parameters():

@@ -1,4 +1,4 @@
-"""Values that a loop computes of evaluations: as with PyTorch's tensors."""
+"""Values computed from outputs of evaluations, as with PyTorch's tensors."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 
 def validated(kit, of_output, mode=torch.no_grad):
-    """Three passes of training, each with a validation: what it gives of the whole."""
+    """Three passes of training, each followed by a validation and its metrics."""
     found = []
     for _ in range(3):
         kit.model.train()
@@ -22,13 +22,13 @@ def validated(kit, of_output, mode=torch.no_grad):
 
 
 def of_determination(out, y):
-    """R squared: a value that is used twice, itself and its mean."""
+    """R squared, which uses a value and its mean."""
     out = out[:, 0]
     return [((y - out) ** 2).sum() / ((out - out.mean()) ** 2).sum(), (out - y).abs().mean()]
 
 
 class Halves(Kit):
-    """Two batches are a validation: the first three of them are recorded."""
+    """Kit whose validation has two batches; the first three batches are recorded."""
 
     def __init__(self, *layers, **options):
         super().__init__(*layers, **options)
@@ -72,7 +72,7 @@ def test_what_has_a_shape_of_numbers_is_computed_of_them(tmp_path):
 
 
 def test_predictions_are_collected_in_a_tensor_of_the_loop(tmp_path):
-    """From the fourth batch on, when batches have no numbers on the host."""
+    """The writes start with the fourth batch, whose values are not on the host."""
 
     def collected(kit):
         kit.model.eval()

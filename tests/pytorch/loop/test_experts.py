@@ -1,4 +1,4 @@
-"""Mixtures of experts: rows are routed by indices, of the batch or of what weights compute."""
+"""Mixtures of experts: rows routed by indices from the batch or from weights."""
 
 import json
 import re
@@ -16,7 +16,7 @@ WEIGHTS = "the shape of a result depends on weights"
 
 
 class Experts(nn.Module):
-    """Two experts. by: what chooses one; how: rows are selected, or all are computed."""
+    """Two experts. by: values that choose an expert; how: select rows, or compute all."""
 
     def __init__(self, by, how="nonzero"):
         super().__init__()
@@ -103,7 +103,7 @@ def test_more_counts_than_programs_run_and_the_dense_form_has_one(tmp_path, monk
 
 
 def test_a_program_of_one_combination_is_compiled_once(tmp_path, caplog):
-    """The loop reads a term of the loss after the step: its program returns that, too."""
+    """The loop reads a loss term after the step, so that its program returns the term, too."""
 
     def run(kit):
         read = []

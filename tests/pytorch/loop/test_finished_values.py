@@ -1,4 +1,4 @@
-"""Values of recorded steps that are over: what they are computed from is freed with them."""
+"""Values of recorded steps that have finished: freed with all that they depend on."""
 
 import gc
 import io
@@ -42,7 +42,7 @@ def reads_the_norm(kit, x, y):
 
 
 def weights(width):
-    """Addresses of all tensors like the model's large weight."""
+    """Addresses of all tensors with the shape of the model's large weight."""
     kinds = torch.Tensor, nn.Parameter
     found = (x for x in gc.get_objects() if type(x) in kinds and not x.is_meta)
     return {x.data_ptr() for x in found if x.shape == (width, 6) and x.dtype is torch.float64}

@@ -1,4 +1,4 @@
-"""Random numbers that forward draws: PyTorch's, in PyTorch's order."""
+"""Random numbers drawn in forward: PyTorch's, in PyTorch's order."""
 
 import json
 from itertools import product
@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Noisy(nn.Module):
-    """Adds random numbers of each of PyTorch's ways to draw them."""
+    """Layer with noise from each of PyTorch's random functions."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class Noisy(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """A variational one, which also draws in eval()."""
+    """Variational autoencoder that also draws in eval()."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class Autoencoder(nn.Module):
 
 
 class Gumbel(nn.Module):
-    """Chooses by a Gumbel softmax."""
+    """Layer with a Gumbel softmax."""
 
     def __init__(self):
         super().__init__()
@@ -65,7 +65,7 @@ def test_forward_draws_pytorchs_random_numbers(tmp_path, layer):
 
 
 class Twice(Autoencoder):
-    """Sets its own seed, or draws a number that decides what it computes."""
+    """Layer that seeds the generator, or draws a number that decides what it computes."""
 
     def __init__(self, how):
         super().__init__()
@@ -100,7 +100,7 @@ def alone(kit):
 
 @seeded
 def two_views(kit):
-    """Two calls of the model, and a draw of the loop between them."""
+    """Two calls of the model, with a draw by the loop between them."""
 
     def loss_of(x, y, step):
         first, noise = kit.model(x), torch.randn(8, 4, dtype=x.dtype)
@@ -111,7 +111,7 @@ def two_views(kit):
 
 @seeded
 def changed_after_the_call(kit):
-    """A step that has drawn is recorded after all: it must not draw other numbers."""
+    """A step that is recorded after its draws must not draw again."""
 
     def loss_of(x, y, step):
         out = kit.model(x)
@@ -139,7 +139,7 @@ def test_draws_of_forward_come_in_pytorchs_order(tmp_path, loop, how):
 
 
 class Leaky(nn.Module):
-    """Computes with random numbers that its operator draws."""
+    """Layer with an operator that draws numbers internally."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ def test_an_operator_that_computes_with_its_own_draws_is_refused(tmp_path):
 
 
 class Changing(Twice):
-    """Draws in a way that an attribute decides."""
+    """Layer that draws in a way set by an attribute."""
 
     level = 0.1
 

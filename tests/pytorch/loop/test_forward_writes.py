@@ -1,4 +1,4 @@
-"""Parameters that forward computes from their earlier values, as momentum encoders do."""
+"""Parameters that forward updates from their earlier values, as in momentum encoders."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from csrun.base.errors import CsrunError  # noqa: E402
 
 
 class Momentum(nn.Module):
-    """A layer, and its moving average, which forward updates first."""
+    """Layer and its moving average, which forward updates first."""
 
     def __init__(self, update):
         super().__init__()
@@ -35,7 +35,7 @@ def copied(q, k):
 
 
 def decayed(q, k):
-    """Also the trained one."""
+    """Decay applied in forward to the trained weight, too."""
     q.data = q.data * 0.8
     k.data = k.data * 0.9 + q.data * (1.0 - 0.9)
 

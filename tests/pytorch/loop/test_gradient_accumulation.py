@@ -1,4 +1,4 @@
-"""Loops whose steps take several batches, beside the same loops in PyTorch."""
+"""Gradient accumulation over several batches, against the same loops in PyTorch."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 
 
 def kit_of(*layers, dtype=torch.float64, **options):
-    """Six batches a pass, the last one of five samples, in an order of their own each time."""
+    """Kit of six batches a pass, shuffled each time, the last one of five samples."""
     made = Kit(*layers, **options)
     made.model.to(dtype)
     torch.manual_seed(5)
@@ -41,7 +41,7 @@ def clip(kit):
 
 
 def accumulate(kit, k=4, passes=3, edit=lambda kit: None, ends=None, read=lambda loss: loss):
-    """The loop that everybody writes. ends: which batches of a pass a step follows."""
+    """The usual accumulation loop. ends: batches of a pass that are followed by a step."""
     ends = ends or (lambda number: number % k == 0 or number == len(kit.train))
     losses = []
     for _ in range(passes):
@@ -91,7 +91,7 @@ def reads_before_backward(kit):
 
 
 def clears_at_the_group(kit):
-    """And throws away what the fifth and sixth batches of each pass have given."""
+    """Loop that clears at each group's start, discarding the gradients of batches five and six."""
     losses = []
     for _ in range(3):
         for number, (x, y) in enumerate(kit.train):
@@ -106,7 +106,7 @@ def clears_at_the_group(kit):
 
 
 def leaves_batches_out(kit):
-    """One whose loss is large gives nothing, nor do those before it."""
+    """Loop that skips batches with a large loss, and discards gradients before them."""
     losses = []
     for _ in range(3):
         for number, (x, y) in enumerate(kit.train, 1):
@@ -238,7 +238,7 @@ def test_a_step_is_one_of_the_optimizer_and_one_compile_serves_all(tmp_path, cap
 
 
 class KilledError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 @pytest.mark.parametrize("kills", [(5, 16), pytest.param((9, 11), marks=pytest.mark.slow)], ids=str)
@@ -275,8 +275,8 @@ def test_a_script_that_is_killed_amid_a_step_goes_on_as_one_run(tmp_path, kills)
     assert found[:2] == found[2:]
 
 
-def test_each_batch_of_a_step_has_masks_of_its_own(tmp_path):
-    """Else all batches, which are the same, would have one loss."""
+def test_dropout_masks_differ_between_accumulated_batches(tmp_path):
+    """With equal masks, the batches, which are equal, would have equal losses."""
 
     def loop(kit, read):
         losses = []

@@ -1,4 +1,4 @@
-"""The model on the loop's own tensors: PyTorch's values, of the weights after the last step."""
+"""Calls of the model on the loop's own tensors: PyTorch's values, with the current weights."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def normed():
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_batch_norm_in_training_updates_its_statistics_there(tmp_path, fast):
-    """Between steps, in turn with trainings and evaluations on the wafer."""
+    """Alternating with trainings and evaluations on the wafer."""
 
     def loop(kit):
         torch.manual_seed(2)

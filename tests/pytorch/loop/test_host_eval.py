@@ -1,4 +1,4 @@
-"""What loops do with the loss, with outputs and with sums of them: as with PyTorch's tensors."""
+"""Computations of a loop on losses, outputs and their sums, as with PyTorch's tensors."""
 
 import copy
 import io
@@ -45,7 +45,7 @@ def evaluate(kit, each):
 
 
 def hits_from_zero(kit):
-    """The sum begins as a Python number, in the training and in each evaluation."""
+    """Sums that start as Python numbers, in training and in each evaluation."""
     found = []
     for _ in range(3):
         kit.model.train()
@@ -72,7 +72,7 @@ def hits_from_zero(kit):
 
 
 def hits_in_a_tensor(kit):
-    """A value from before `optimizer.step()` is added to a tensor after it."""
+    """Value computed before `optimizer.step()` and added to a tensor after it."""
     hits = torch.zeros((), dtype=torch.int64)
     for x, y in kit.train:
         kit.optimizer.zero_grad()
@@ -85,7 +85,7 @@ def hits_in_a_tensor(kit):
 
 
 def predictions(kit):
-    """They are collected in lists, and read behind the loop, like the labels."""
+    """Outputs and labels collected in lists and read after the loop."""
     kit.train_once()
     outs, labels = [], []
     evaluate(kit, lambda out, y: (outs.append(out.softmax(1)), labels.append(y)))
@@ -93,7 +93,7 @@ def predictions(kit):
 
 
 def at_once(kit):
-    """What the model gives is read in its step, the first ones included, by other than item()."""
+    """Outputs read in their step by tolist(), numpy() and formatting, from the first step on."""
     found = kit.train_once()
 
     def read(out, y):
@@ -108,7 +108,7 @@ def at_once(kit):
 
 
 def held(kit):
-    """Outputs of the first steps and of later ones, read when the weights are others."""
+    """Outputs of earlier and later steps, read after the weights have changed."""
     outs = []
     for _ in range(2):
         for x, y in kit.train:
@@ -141,7 +141,7 @@ def losses(kit):
 
 
 def in_dicts(kit):
-    """Batches are moved if they are tensors; the loss needs a gradient and may be kept for more."""
+    """Batches moved if they are tensors; backward() with retain_graph."""
     found = []
     for _ in range(2):
         for batch in kit.train:
@@ -157,7 +157,7 @@ def in_dicts(kit):
 
 
 def smoothed(kit):
-    """A mean that is written in place, and one of its views' base that is not."""
+    """Moving average updated in place, read through a product each time."""
     mean, found = None, []
     for loss in [*kit.train_once(), *kit.train_once()]:
         mean = loss.clone() if mean is None else mean.mul_(0.9).add_(loss, alpha=0.1)
@@ -166,7 +166,7 @@ def smoothed(kit):
 
 
 def given_a_parameter(kit):
-    """One of the loop's own, which is written between the steps."""
+    """Parameter of the loop, written between steps."""
     scale, found = nn.Parameter(torch.zeros(4, dtype=torch.float64)), []
     for step, (x, y) in enumerate(chain(kit.train, kit.train)):
         kit.optimizer.zero_grad()
@@ -180,7 +180,7 @@ def given_a_parameter(kit):
 
 
 def drawn(kit):
-    """By PyTorch's generator, between other numbers of it."""
+    """Samples drawn from outputs by PyTorch's generator, between other draws."""
     torch.manual_seed(7)
     found = []
     for x, y in chain(kit.train, kit.train):
@@ -195,7 +195,7 @@ def drawn(kit):
 
 
 def kept_as_they_are(kit):
-    """Losses of some steps are kept, and some tensors get what later ones must not have."""
+    """Losses of some steps are kept; attributes set on tensors must not appear on later ones."""
     kept, found = [], []
     for _ in range(4):
         for step, (x, y) in enumerate(kit.train):
@@ -233,10 +233,8 @@ def test_values_are_pytorchs(tmp_path, loop):
     beside(loop, tmp_path)
 
 
-def test_values_that_are_kept_in_each_step_of_a_training_come_with_few_orders(
-    tmp_path, monkeypatch
-):
-    """Of each epoch one for every shape of its steps; the first steps are orders of their own."""
+def test_values_kept_in_each_step_need_few_orders(tmp_path, monkeypatch):
+    """One order per epoch and batch shape, apart from the first steps."""
     orders, run = [], CpuProgram.run
 
     def counted(program, steps):
@@ -266,7 +264,7 @@ def test_values_that_are_kept_in_each_step_of_a_training_come_with_few_orders(
 
 
 def test_outputs_that_are_kept_detached_may_be_read_in_the_end(tmp_path):
-    """Also of an inner layer, with a short last batch, where the loop computes nothing of them."""
+    """Outputs of an inner layer, too, with a short last batch; the loop only keeps them."""
 
     class Inner(nn.Module):
         def __init__(self):
@@ -319,7 +317,7 @@ def test_a_write_into_a_view_of_what_waits_is_refused(tmp_path):
 
 
 def best_of(kit):
-    """By operators that csrun has not: the best two, their order, running sums."""
+    """Operators that csrun lacks: top two values, their order, running sums."""
     found = []
     for x, y in kit.train:
         kit.optimizer.zero_grad()
@@ -337,7 +335,7 @@ def test_metrics_of_training_steps_are_computed_on_the_host(tmp_path):
 
 
 def test_a_detached_loss_is_written_in_place_after_its_step(tmp_path):
-    """Earlier sums keep the value before the write."""
+    """Earlier sums keep the value from before the write."""
 
     def loop(kit):
         found, last = [], None

@@ -1,4 +1,4 @@
-"""A teacher with many weights: they are in files beside the program, not in its text."""
+"""A teacher with many weights: stored in files next to the program, not in its text."""
 
 import pytest
 

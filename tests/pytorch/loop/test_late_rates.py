@@ -1,4 +1,4 @@
-"""Learning rates that the loop sets after it has read a value of the step."""
+"""Learning rates set after a value of the step was read."""
 
 import pytest
 
@@ -12,7 +12,7 @@ WARM_UP = 4
 
 
 def scheduled(kit, first_read=1):
-    """A warm-up of the rate just before `step()`, with the loss read before `backward()`."""
+    """Warm-up that sets the rate just before `step()`, with the loss read before `backward()`."""
     losses, numbers = [], iter(range(1, 13))
     for _ in range(2):
         for x, y in kit.train:

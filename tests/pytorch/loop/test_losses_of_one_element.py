@@ -1,4 +1,4 @@
-"""Losses of one element that have axes, beside the same loops in PyTorch."""
+"""Losses of one element with axes, against the same loops in PyTorch."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_losses_of_parts_and_of_recorded_steps(tmp_path, settings):
 
 
 def test_terms_are_added_to_a_created_tensor(tmp_path):
-    """The parameters of `kit.model[0]` are penalized, as in DeepCTR."""
+    """Penalty on the parameters of `kit.model[0]`, as in DeepCTR."""
 
     def loop(kit):
         found = []
@@ -69,7 +69,7 @@ def test_losses_of_accumulated_gradients(tmp_path):
 
 
 class ScaledKit(Kit):
-    """A scaler of PyTorch's, whose numbers on the CPU are those without it."""
+    """Kit with PyTorch's GradScaler, which has no effect on the CPU."""
 
     def update(self, loss):
         if not hasattr(self, "scaler"):

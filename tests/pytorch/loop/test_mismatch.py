@@ -1,4 +1,4 @@
-"""Calls of later steps that differ from those of step 1: PyTorch's numbers, or what differs."""
+"""Calls of later steps that differ from step 1: PyTorch's results, or a named difference."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 def steps(kit, loss_of, passes=1):
-    """Training with another loss: of the model, the batch and the step's number."""
+    """Train with a loss computed from the model, the batch and the step's number."""
     losses = []
     for _ in range(passes):
         for step, (x, y) in enumerate(kit.train):
@@ -24,7 +24,7 @@ def steps(kit, loss_of, passes=1):
 
 
 def penalties(kit):
-    """What the loop computes of weights is computed anew in each step."""
+    """Penalty of weights, which is computed again in each step."""
     weights = list(kit.model.parameters())
 
     def loss_of(out, y, _):
@@ -36,7 +36,7 @@ def penalties(kit):
 
 
 def modes_set_behind_the_batch(kit):
-    """As where each step begins with model.train() and some end with a validation."""
+    """Modes set after taking the batch, as by loops that start each step with model.train()."""
     found = []
     for step, (x, y) in enumerate(kit.train):
         kit.model.train()
@@ -71,7 +71,7 @@ def test_penalties_of_the_loop_are_of_each_steps_weights(tmp_path):
 
 
 def weighted_by_the_loop(kit, add):
-    """Terms of the loss by learned weights, and by numbers that the loop changes after a pass."""
+    """Loss terms weighted by learned weights, and by numbers that change after a pass."""
     last, found = kit.model[2].bias, []
     for numbers in ((1.0, 1.0), (1.5, 1.0), (1.5, 0.5)):
         found += steps(kit, lambda out, y, _, n=numbers: add(kit, last, out, y, *n))
@@ -299,7 +299,7 @@ def twice(kit):
 
 
 class Carrying(nn.Module):
-    """A recurrent network that takes its state, and an option."""
+    """Recurrent network with a state and an option as arguments."""
 
     def __init__(self):
         super().__init__()

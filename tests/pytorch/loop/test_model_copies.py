@@ -51,7 +51,7 @@ def test_a_teacher_may_change_between_steps(tmp_path):
 
 
 def test_data_of_a_copy_is_set_to_an_average_within_a_step(tmp_path):
-    """As the momentum encoder of MoCo is updated."""
+    """As in the update of MoCo's momentum encoder."""
 
     def loop(kit):
         copied, found = copy.deepcopy(kit.model), []

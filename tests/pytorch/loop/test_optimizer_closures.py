@@ -1,4 +1,4 @@
-"""Closures given to `optimizer.step()`, as wrappers of training loops give them."""
+"""Closures passed to `optimizer.step()`, as wrappers of training loops do."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 def step_with_closure(kit, x, y, **clipped):
-    """The loss that step() returns of a closure, which runs without gradients enabled around it."""
+    """Loss returned by step() with a closure, in a loop that disables gradients around it."""
 
     def closure():
         kit.optimizer.zero_grad()
@@ -47,7 +47,7 @@ def test_a_closure_that_computes_the_loss_again_is_refused(tmp_path):
 
 
 class Plain(optim.Optimizer):
-    """Calls its closure as those of torch.optim do."""
+    """Optimizer that calls its closure as those of torch.optim do."""
 
     def __init__(self, params, lr=0.05):
         super().__init__(params, {"lr": lr})
@@ -68,7 +68,7 @@ class Plain(optim.Optimizer):
 
 
 class Extragradient(Plain):
-    """Computes the gradients again after a step, and takes the step with those."""
+    """Optimizer that computes gradients again after a step, and steps again with them."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -87,14 +87,14 @@ class Extragradient(Plain):
 
 
 class OnHost(Extragradient):
-    """The same with a closure that it needs."""
+    """The same with a required closure."""
 
     def step(self, closure):
         return super().step(closure)
 
 
 class Perturbed(Plain):
-    """Calls its closure once, after it has moved the weights, as SAM does."""
+    """Optimizer that calls its closure after perturbing the weights, as SAM does."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -103,7 +103,7 @@ class Perturbed(Plain):
 
 
 class SGD(optim.SGD):
-    """A class of the script's own whose name has a rule."""
+    """Optimizer class of the script with the name of one that has a rule."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -141,7 +141,7 @@ def test_a_class_with_a_rule_that_calls_its_closure_twice_is_refused(tmp_path):
 
 
 class RMSprop(optim.RMSprop):
-    """A class of the script, whose name has a rule, and which needs a closure."""
+    """Optimizer class of the script with the name of one that has a rule; requires a closure."""
 
     def step(self, closure):
         return super().step(closure)

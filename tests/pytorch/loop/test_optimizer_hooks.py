@@ -1,4 +1,4 @@
-"""Hooks of the optimizer's step, and a step that the script replaces: as in PyTorch."""
+"""Hooks of optimizer.step(), and step functions replaced by the script, as in PyTorch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows that a mask of the batch selects, another number in each batch: few programs serve all."""
+"""Rows selected by a mask of the batch, in varying numbers: few programs serve all."""
 
 import json
 
@@ -21,7 +21,7 @@ COUNTS = (13, 15, 17, 14, 18, 16, 20, 13, 19, 15, 21, 24)
 
 
 class Tokens(Kit):
-    """Sequences of tokens with labels, some of which a mask leaves; the model is of the test."""
+    """Sequences of tokens and labels with a mask, for any model."""
 
     def __init__(self, model, counts=COUNTS):
         super().__init__(model)
@@ -56,7 +56,7 @@ def recorded_steps(folder):
 
 
 class Head(nn.Module):
-    """Computes its loss itself, from the rows of a mask, by `loss_of` a head and targets."""
+    """Module that computes its loss by `loss_of` from the rows of a mask."""
 
     def __init__(self, loss_of):
         super().__init__()
@@ -69,12 +69,12 @@ class Head(nn.Module):
 
 
 def of_head(self, h, y, mask):
-    """The head runs on the selected rows only."""
+    """Head computed on selected rows only."""
     return functional.cross_entropy(self.last(functional.gelu(self.norm(h[mask]))), y[mask])
 
 
 def of_logits(self, h, y, mask):
-    """ELECTRA's: one logit for each token."""
+    """One logit per token, as in ELECTRA."""
     logits = self.last(h)[..., 0]
     return nn.BCEWithLogitsLoss()(logits[mask == 1], (y[mask == 1] > 1).to(h.dtype))
 
@@ -113,7 +113,7 @@ def test_few_programs_serve_all_counts_of_rows(tmp_path, loss_of):
 
 
 def test_the_first_program_describes_the_others(tmp_path):
-    """It has the page and the texts of stages, and all of them what a run reads."""
+    """Only it has the page and the texts of passes; all have what a run reads."""
     kit = Tokens(Head(of_sums), counts=(13, 15, 24))
     with kit.session(tmp_path):
         kit.passes(lambda model, *batch: model(*batch), count=1)
@@ -138,7 +138,7 @@ def of_loop(model, x, y, mask):
 
 
 def with_metrics(model, x, y, mask):
-    """Metrics of the selected rows: their number, and values of the program."""
+    """Metrics of the selected rows: their number, and computed values."""
     rows, labels = model(x)[mask], y[mask]
     hits = (rows.argmax(1) == labels).sum()
     return functional.cross_entropy(rows, labels), len(rows), hits, rows.detach().sum()
@@ -186,7 +186,7 @@ def test_a_batch_without_rows_is_not_padded(tmp_path):
 
 
 def by_pairs(self, h, y, mask):
-    """Contrastive: each row is a class of its own."""
+    """Contrastive loss in which each row is its own class."""
     rows = self.last(h)[mask]
     labels = torch.arange(len(rows))
     return functional.cross_entropy(rows @ rows.T, labels, reduction="sum") + h.mean()

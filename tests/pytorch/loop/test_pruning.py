@@ -1,4 +1,4 @@
-"""Masks of torch.nn.utils.prune that a loop writes, beside the same loop in PyTorch."""
+"""Masks of torch.nn.utils.prune written by a loop, against the same loop in PyTorch."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch.nn.utils import prune  # noqa: E402
 
 
 class Pruned(Kit):
-    """A kit whose weights have masks: of ones, and of the largest ones."""
+    """Kit whose weights have masks: of ones, and by magnitude."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Values of a loop's steps that are read: how often the loop waits for them, and where."""
+"""Readback of a step's values: how often the loop waits, and on which lines."""
 
 import inspect
 import json
@@ -43,7 +43,7 @@ def test_the_lines_that_wait_for_steps_are_counted(tmp_path, caplog):
 
 
 def reading_two_terms_late(kit):
-    """The terms of the loss are first read in step 5, after its update, as in yunjey's VAE."""
+    """Loss terms first read in step 5, after its update, as in yunjey's VAE."""
     found = []
     for step, (x, y) in enumerate(kit.train):
         out = kit.model(x)
@@ -62,14 +62,14 @@ def test_several_values_are_first_read_after_the_update(tmp_path):
 
 
 class Views(nn.Linear):
-    """Returns a view of its weight, too."""
+    """Model that also returns a view of its weight."""
 
     def forward(self, x):
         return super().forward(x), self.weight.view(-1, 3)
 
 
 def train(kit, before, behind):
-    """One pass; what is read of the view from step 4 on, before and behind its update."""
+    """One pass that reads the view from step 4 on, before and after the update."""
     found, seen = [], []
     for step, (x, y) in enumerate(kit.train):
         kit.optimizer.zero_grad()

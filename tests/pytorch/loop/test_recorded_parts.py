@@ -1,4 +1,4 @@
-"""Loops whose steps differ: each step is recorded, and its program found by its graph."""
+"""Loops whose steps differ: each step is recorded, and its program is found by its graph."""
 
 import gc
 import json
@@ -18,7 +18,7 @@ from csrun.pytorch.loop import program_limits  # noqa: E402
 
 
 class LayerDrop(nn.Module):
-    """Skips its first layer in some steps, by Python's generator."""
+    """Network that skips its first layer at random, by Python's generator."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class LayerDrop(nn.Module):
 
 
 class MiddleDrop(nn.Module):
-    """Skips the layer between two others; a layer is never used."""
+    """Network that skips its middle layer at random, and has an unused one."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class MiddleDrop(nn.Module):
 
 
 class Disordered(nn.Module):
-    """Declares its layers in another order than they run in, and skips each by itself."""
+    """Network with layers declared in another order than called, each skipped at random."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class Disordered(nn.Module):
 
 
 class Shuffled(nn.Module):
-    """Takes some of its layers, in any order."""
+    """Network that calls two of its layers in random order."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ class Shuffled(nn.Module):
 
 
 class Counter(LayerDrop):
-    """Scales its result by how often it was called."""
+    """Network that scales its output by the number of calls."""
 
     calls = 0
 
@@ -81,14 +81,14 @@ class Counter(LayerDrop):
 
 
 class OfBatch(LayerDrop):
-    """Has a layer more for batches of a positive sum."""
+    """Network with one more layer for batches with a positive sum."""
 
     def forward(self, x):
         return self.last(self.first(x).tanh() if x.sum() > 0 else x)
 
 
 class OfWeights(LayerDrop):
-    """Halves values that have become large."""
+    """Network that halves large activations."""
 
     def forward(self, x):
         h = self.first(x)
@@ -98,7 +98,7 @@ class OfWeights(LayerDrop):
 
 
 class Quantized(LayerDrop):
-    """Has the nearest of codes, which follow its values, once a switch among its buffers is on."""
+    """Vector quantization with moving codes, enabled by a boolean buffer."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +119,7 @@ class Quantized(LayerDrop):
 
 
 def one_pass(kit):
-    """Losses of a pass, in which the switch of Quantized is turned on after three steps."""
+    """Losses of a pass; Quantized is enabled after three steps."""
     random.seed(5)
     losses = []
     for step, (x, y) in enumerate(kit.train):
@@ -140,7 +140,7 @@ def test_forward_may_compute_something_else_in_each_step(tmp_path, layer, fast):
 
 
 class ListKit(Kit):
-    """Has the optimizer recorded with the step."""
+    """Kit whose updates are recorded with the step."""
 
     def session(self, folder, **options):
         super().session(folder, **options)
@@ -158,7 +158,7 @@ def test_layers_that_are_skipped_count_no_steps_of_adam(tmp_path, kit):
 
 
 class Branches(nn.Module):
-    """Has a branch that the loop chooses between passes."""
+    """Network with a branch that the loop selects between passes."""
 
     branch = 0
 
@@ -187,7 +187,7 @@ def test_other_parameters_in_each_pass_need_recorded_steps(tmp_path):
 
 
 class FrozenBranch(Branches):
-    """Has a branch that is not trained, and a layer in front of both."""
+    """Branches with a frozen one, after a common layer."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Steps that are recorded: what PyTorch or csrun refuses in them, with line and layer."""
+"""Errors in recorded steps, of PyTorch or csrun: the message has the line and the layer."""
 
 import re
 from traceback import walk_tb
@@ -23,7 +23,7 @@ STEPS = 6
 
 
 class Network(nn.Module):
-    """Two layers, and one that forward leaves out."""
+    """Two layers, and one that forward does not call."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Ragged(Dataset):
 
 
 class Script(Kit):
-    """The network's training; `loop` calls a step for each batch."""
+    """Training of the network; `loop` calls a step for each batch."""
 
     def __init__(self):
         super().__init__(
@@ -113,7 +113,7 @@ ERRORS = {
 
 
 def first_line(function):
-    """A pattern of the place of a function's first line."""
+    """Pattern of the place of a function's first line."""
     return rf"test_recorded_step\.py:{function.__code__.co_firstlineno + 1}: "
 
 
@@ -163,7 +163,7 @@ def test_an_option_that_an_emitter_does_not_have_is_refused():
 
 
 class Keeping(nn.Module):
-    """A network that keeps a value of its own."""
+    """Network that keeps a value as an attribute."""
 
     def __init__(self):
         super().__init__()
@@ -196,7 +196,7 @@ def test_what_forward_has_kept_is_not_read_after_its_step(tmp_path):
 
 
 def trains_by_it(kit):
-    """A penalty of features, as hooks give them."""
+    """Penalty of features, as collected by hooks."""
 
     def criterion(out, y):
         return f.cross_entropy(out, y) + kit.model[0].hidden.square().mean()
@@ -219,7 +219,7 @@ def test_what_forward_has_kept_is_of_its_step(tmp_path, loop):
 
 
 class Mixture(nn.Module):
-    """Returns a distribution, whose tensors are in no container that is known."""
+    """Network that returns a distribution, a container of tensors that is not known."""
 
     def __init__(self):
         super().__init__()
@@ -248,8 +248,8 @@ def test_anomalies_may_be_looked_for(tmp_path):
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_zeros_of_both_signs_are_other_numbers(tmp_path, fast):
-    """atan2 of a zero and -1 is pi, with the sign of the zero."""
+def test_positive_and_negative_zero_are_different_constants(tmp_path, fast):
+    """atan2 of a zero and -1 is pi with the sign of the zero."""
 
     def loop(kit):
         for step, (x, y) in enumerate(kit.train):
@@ -263,7 +263,7 @@ def test_zeros_of_both_signs_are_other_numbers(tmp_path, fast):
 
 
 class ComparesTensors(nn.Module):
-    """A forward whose branches depend on tensors that are equal, as kernels of GPyTorch have."""
+    """Forward with branches on equality of tensors, as in kernels of GPyTorch."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Behind each checkpoint a step is compared with step 1 again: a graph that has changed is seen."""
+"""Revalidation: after each checkpoint a step is compared with step 1, to detect changed graphs."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ UNSEEN = "switch"
 
 
 class Changing(nn.Module):
-    """A network whose forward takes another way when its switch is on; it counts its calls."""
+    """Network whose forward changes when its switch is on; calls are counted."""
 
     def __init__(self, way=lambda self, x: x):
         super().__init__()
@@ -59,7 +59,7 @@ MARKED = scales.__code__.co_firstlineno + 1
 
 
 def both(kit, before=lambda step: None, passes=3):
-    """Training and validation in turn: the losses of both."""
+    """Losses of alternating training and validation."""
     found, step = [], 0
     for _ in range(passes):
         kit.model.train()
@@ -121,7 +121,7 @@ def test_what_stays_the_same_is_pytorchs_and_forward_runs_once_a_checkpoint(tmp_
 
 
 def test_calls_of_the_loop_and_edits_of_gradients_are_made_as_they_were(tmp_path):
-    """Detached values, parts of weights, writes in place; a bound that begins with a checkpoint."""
+    """Detached values, slices of weights, in-place writes, and a bound changed at a checkpoint."""
 
     def trained(kit):
         losses = []
@@ -156,7 +156,7 @@ def test_the_loops_random_numbers_do_not_know_of_checkpoints(tmp_path):
 
 
 class Scaling(nn.Module):
-    """A network that scales by an attribute; it counts its calls."""
+    """Network scaled by an attribute; calls are counted."""
 
     def __init__(self):
         super().__init__()
@@ -203,7 +203,7 @@ def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
 
 
 def add_node_hook(kit, hook):
-    """The node is kept, without which PyTorch forgets its hooks."""
+    """Add a hook to a node, which must be referenced for PyTorch to keep it."""
     kit.node = torch.autograd.graph.get_gradient_edge(kit.model[0].weight).node
     return kit.node.register_prehook(hook)
 
@@ -239,7 +239,7 @@ HOOKS = {
     ],
 )
 def test_a_hook_of_a_gradient_is_called_from_its_step_on(tmp_path, register, at, fast):
-    """Set between forward and backward, also of a block's last step, and removed there."""
+    """Added between forward and backward, also in a block's last step, and removed there."""
 
     def loop(kit):
         kit.calls = itertools.count()
@@ -274,7 +274,7 @@ def test_a_hook_in_a_step_that_has_run_is_refused(tmp_path):
 
 
 def test_a_frozen_layers_gradient_of_zeros_is_that_of_step_1(tmp_path):
-    """It was trained before, and zero_grad(set_to_none=False) leaves its gradient as zeros."""
+    """Trained before, it has a gradient of zeros after zero_grad(set_to_none=False)."""
 
     def loop(kit):
         losses = kit.train_once()

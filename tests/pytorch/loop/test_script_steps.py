@@ -1,4 +1,4 @@
-"""Loops without a loader of csrun's: batches come with each step."""
+"""Loops without a loader of csrun: batches are passed with each step."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 @seeded
 def drawn_batches(kit):
-    """As nanoGPT: a batch is what a random index chooses."""
+    """Batch of randomly indexed rows, as in nanoGPT."""
     x, y = kit.train.dataset.tensors
     losses = []
     for _ in range(8):
@@ -29,7 +29,7 @@ def drawn_batches(kit):
 
 @seeded
 def whole_data(kit):
-    """All of the data in each step, which is a fast one from step 4 on; a bit of it changes."""
+    """All of the data in each step, on the fast path from step 4 on; it changes once."""
     x, y = kit.train.dataset.tensors
     losses = []
     for step in range(12):
@@ -56,7 +56,7 @@ def accumulated(kit):
 
 @seeded
 def plain_loader(kit):
-    """A DataLoader that was not given to cbtorch.dataloader."""
+    """DataLoader not passed through cbtorch.dataloader."""
     return [loss for _ in range(2) for loss in kit.train_once()]
 
 
@@ -75,7 +75,7 @@ def evaluated(kit):
 
 @seeded
 def saved(kit):
-    """The state is saved after an evaluation, whose last step nothing ends."""
+    """Loop that saves the state after an evaluation, whose last step is not ended by a call."""
     x, y = kit.train.dataset.tensors
     found = []
     for step in range(4):
@@ -187,7 +187,7 @@ def test_a_label_out_of_range_is_refused_with_the_users_line(tmp_path):
 
 
 class Stream(IterableDataset):
-    """Samples without numbers, whose batches have several lengths and a text."""
+    """Samples without len(), with batches of several lengths and a text."""
 
     def __init__(self, x, y):
         self.x, self.y = x, y
@@ -216,7 +216,7 @@ def test_a_plain_loader_may_be_of_any_kind(tmp_path):
 
 @seeded
 def read_before_the_loss(kit):
-    """The hits are printed before all that the step takes is given."""
+    """Hits printed before the step has all of its inputs."""
     x, y = kit.train.dataset.tensors
     found = []
     for at in range(0, 40, 5):
@@ -257,7 +257,7 @@ def test_a_state_with_its_gradient_is_refused_with_the_reason(tmp_path):
 
 
 class CalledInBackward(torch.autograd.Function):
-    """As the adjoint method of torchdiffeq: forward has no graph, and backward makes it."""
+    """As torchdiffeq's adjoint method: forward has no graph, and backward builds it."""
 
     @staticmethod
     def forward(ctx, x, model, weight):

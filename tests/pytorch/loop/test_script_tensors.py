@@ -1,4 +1,4 @@
-"""Loops that compute on tensors which no loader gives: they come with each step, as in PyTorch."""
+"""Tensors of the loop that are from no loader: inputs of each step, as in PyTorch."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from torch.nn import functional  # noqa: E402
 
 @seeded
 def diffusion(kit):
-    """Noise of a step that is drawn for each sample."""
+    """Diffusion step with noise drawn for each sample."""
     table = torch.linspace(0.1, 1, 10, dtype=torch.float64)
     losses = []
     for x, _ in kit.train:
@@ -39,7 +39,7 @@ def mixup(kit):
 
 @seeded
 def other_tensors(kit):
-    """A tensor that the loop gives with each batch, and one that it changes in place."""
+    """A new tensor with each batch, and one that is changed in place."""
     losses, running = [], torch.zeros(6, dtype=torch.float64)
     for step, (x, y) in enumerate(kit.train):
         running += step
@@ -50,7 +50,7 @@ def other_tensors(kit):
 
 @seeded
 def changed_late(kit):
-    """As many steps are taken on tokens before the tensor changes."""
+    """Tensor that is first changed after several steps on tokens."""
     losses, other = [], torch.ones(6, dtype=torch.float64)
     for epoch in range(2):
         for step, (x, y) in enumerate(kit.train):
@@ -89,7 +89,7 @@ def carried(kit):
 
 @seeded
 def carried_late(kit):
-    """Each pass begins with the same state, but the second one goes on with it."""
+    """Passes with the same initial state; only the second one carries it on."""
     losses, first = [], torch.zeros(8, 5, dtype=torch.float64)
     for epoch in range(2):
         state = first
@@ -129,7 +129,7 @@ def sparse_edges(kit):
 
 @seeded
 def a_sparse_graph(kit):
-    """All nodes in each step, which is a fast one."""
+    """All nodes in each step, on the fast path."""
     x, y = kit.train.dataset.tensors
     edges = (torch.rand(48, 48, dtype=torch.float64) < 0.1).double().to_sparse()
     losses = []
@@ -151,7 +151,7 @@ def test_a_sparse_matrix_of_the_script_is_a_dense_constant(tmp_path, loop, make)
 
 @seeded
 def shifted_values(kit):
-    """Every other step makes an operator more, so that its values have other numbers."""
+    """One more operator in every other step, so that values are numbered differently."""
 
     def loss_of(x, y, step):
         if step % 2:
@@ -179,7 +179,7 @@ def exchanged_draws(kit):
 
 @seeded
 def number_then_none(kit):
-    """A number that changes, of an operator that is not there any more later."""
+    """Varying number in an operator that later steps lack."""
 
     def loss_of(x, y, step):
         out = kit.model(x, torch.ones(6, dtype=x.dtype))
@@ -212,7 +212,7 @@ def test_graphs_that_are_numbered_otherwise_have_their_own_values(tmp_path, loop
 
 @seeded
 def centered_late(kit):
-    """The loss takes a mean that is first made after a pass."""
+    """Loss with a mean that is first computed after a pass."""
     losses, center = [], torch.zeros(4, dtype=torch.float64)
     for _ in range(3):
         for x, y in kit.train:

@@ -1,4 +1,4 @@
-"""Forwards that switch a buffer on, count in one, or set weights by their first batch."""
+"""Buffers that forward uses as switches or counters, and weights set by the first batch."""
 
 import copy
 import random
@@ -30,7 +30,7 @@ from csrun.records.torch_names import stored_name  # noqa: E402
 
 
 def two_passes(kit):
-    """Losses of two trainings and of an evaluation after each, and what the buffers sum up to."""
+    """Losses of two trainings, each with an evaluation, and sums of buffers."""
     random.seed(3)
     found = []
     for _ in range(2):
@@ -50,7 +50,7 @@ def test_buffers_of_forward_have_pytorchs_numbers(tmp_path, layer):
 
 
 class Ragged(Kit):
-    """Its last batch is shorter, and every step's is of another part of the loop than the first."""
+    """Kit with a short last batch, whose steps run on another part of the loop than the first."""
 
     def __init__(self, *layers):
         super().__init__(*layers)
@@ -66,7 +66,7 @@ def test_a_step_of_another_shape_counts_once(tmp_path, layer, fast):
 
 
 class Masked(nn.Module):
-    """Has a mask that no step writes, and a buffer that no state_dict has."""
+    """Network with a mask that no step writes, and a non-persistent buffer."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ class Masked(nn.Module):
 
 
 def train_once(kit, note=lambda: None, inverts=True):
-    """One pass. note: called after each step. inverts: it inverts the mask itself after one."""
+    """One pass. note: called after each step. inverts: the loop inverts the mask after one step."""
     losses = []
     for step, (x, y) in enumerate(kit.train):
         losses.append(kit.update(kit.criterion(kit.model(x), y)))
@@ -149,7 +149,7 @@ def counted(kit, last=99):
 
 @pytest.mark.parametrize("last", [6, 9])
 def test_counts_that_the_loop_sets_are_those_of_a_killed_run(tmp_path, last):
-    """Before the checkpoint from which it resumes, and right after it."""
+    """Set before the checkpoint from which the run resumes, and right after it."""
     kits = torch_kit, first, again = [Kit(Counted()) for _ in range(3)]
     for kit in kits:
         kit.model.load_state_dict(torch_kit.model.state_dict())
@@ -194,7 +194,7 @@ QUICK_RECORDED = (Codebook, Masked)  # a buffer that forward writes, one that th
     ],
 )
 def test_checkpoints_have_the_integer_buffers_of_their_step(tmp_path, layer, fast, kit):
-    """Though the loop is ahead of the wafer, and sets one between two steps itself."""
+    """The loop is ahead of the wafer, and sets a buffer between two steps."""
     torch.manual_seed(1)
     ours, theirs, expected = kit(layer()), kit(layer()), []
     theirs.model.load_state_dict(ours.model.state_dict())
@@ -278,7 +278,7 @@ def test_the_mean_of_all_batches_takes_two_programs(tmp_path, caplog):
 
 
 class TakenBack(ActNorm):
-    """Is set by another batch where the loop has switched it off."""
+    """Layer initialized again by a later batch, as the loop turns its switch off."""
 
 
 def switched_off(kit):
@@ -296,7 +296,7 @@ def test_weights_that_forward_sets_again_go_into_the_store(tmp_path):
 
 
 class UsedFirst(ActNorm):
-    """Sets a weight from its earlier value."""
+    """Layer that sets a weight from its earlier value."""
 
     def initialize(self, x):
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Steps with several optimizers, of which forward's Python runs in the first ones only."""
+"""Steps with several optimizers on tokens: forward's Python runs in the first steps only."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ DEVIATES = 9  # a step on tokens
 
 @pytest.fixture
 def on_tokens(monkeypatch):
-    """Numbers of steps that ran on tokens."""
+    """Number of steps that ran on tokens."""
     found, end = [], UpdatingLoop._end_on_tokens
 
     def noted(loop, step):
@@ -30,7 +30,7 @@ def on_tokens(monkeypatch):
 
 
 def loop_of(step, passes=PASSES):
-    """A loop of steps. step: returns numbers of one."""
+    """Loop of steps. step: returns the numbers of one."""
 
     def loop(pair):
         found = []
@@ -62,7 +62,7 @@ def one_after_the_other(pair, x):
 
 
 def generator_first(pair, x):
-    """Gradients of the discriminator are left by the step before, and a fake has two losses."""
+    """Generator first: the discriminator has old gradients, and a fake has two losses."""
     d, g = pair.optimizers
     g.zero_grad()
     fake = pair.g(pair.noise())
@@ -79,7 +79,7 @@ def generator_first(pair, x):
 
 
 def several_backward_passes(pair, x):
-    """Gradients of one optimizer are added up, while those of the other are pending."""
+    """Gradients of one optimizer accumulate while those of the other are pending."""
     d, g = pair.optimizers
     pair.d.zero_grad()
     real = pair.criterion(pair.d(x), pair.ones)
@@ -119,7 +119,7 @@ def test_steps_on_tokens_have_the_bits_of_recorded_ones(step, tmp_path, monkeypa
 
 
 class WithoutNoise(Pair):
-    """Without a bias before a norm, whose gradient is noise that some optimizers amplify."""
+    """Network without a bias before a norm, whose gradient is noise that Adam amplifies."""
 
     def __init__(self, make):
         super().__init__(make)
@@ -139,7 +139,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_compute_their_numbers_in_each_step(name, on_tokens, tmp_path):
-    """Also a learning rate that changes in each step."""
+    """Includes a learning rate that changes in each step."""
 
     def loop(pair):
         found = []

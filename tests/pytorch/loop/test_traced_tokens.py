@@ -1,4 +1,4 @@
-"""Steps that begin on tokens and are recorded after all: PyTorch's values and gradients."""
+"""Steps that start on tokens and are then recorded: PyTorch's values and gradients."""
 
 import json
 
@@ -27,7 +27,7 @@ def with_another_loss(kit):
 
 
 class Unused(nn.Linear):
-    """Has a weight that it does not use."""
+    """Network with an unused weight."""
 
     def __init__(self):
         super().__init__(6, 4)
@@ -124,7 +124,7 @@ def test_what_is_detached_stays_so_in_a_step_recorded_after_all(tmp_path, term):
 
 
 class WithMean(nn.Linear):
-    """Returns the mean of its result, too."""
+    """Network that also returns the mean of its result."""
 
     def forward(self, x):
         out = super().forward(x)
@@ -282,7 +282,7 @@ def test_a_tensor_that_the_loop_has_written_since_is_not_read_again(tmp_path):
 
 
 def trained_after_a_pass(kit, is_grad_enabled, calls):
-    """Measure the loss, in the mode of the training, before, between and after its passes."""
+    """Loop that measures the loss in training mode before, between and after its passes."""
     losses = []
 
     def loss_of(x, y):

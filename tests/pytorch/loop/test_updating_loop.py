@@ -14,7 +14,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Pair:
-    """A generator and a discriminator, in float64."""
+    """Generator and discriminator, in float64."""
 
     def __init__(self, make=lambda p: optim.Adam(p, 0.01), make_other=None):
         torch.manual_seed(3)
@@ -50,7 +50,7 @@ class Pair:
 
 
 def beside(loop, folder, kit=Pair, **options):
-    """Run a loop on csrun and in plain PyTorch: numbers, weights and optimizer state are equal."""
+    """Assert equal numbers, weights and optimizer state of a loop on csrun and in plain PyTorch."""
     ours, theirs = kit(**options), kit(**options)
     torch.manual_seed(5)
     with ours.session(folder):
@@ -65,7 +65,7 @@ def beside(loop, folder, kit=Pair, **options):
 
 
 def gan(pair):
-    """Both optimizers step once a batch; all gradients are cleared before."""
+    """Both optimizers step once per batch; all gradients are cleared before."""
     losses = []
     for _ in range(2):
         for (x,) in pair.train:
@@ -82,7 +82,7 @@ def gan(pair):
 
 
 def dcgan(pair):
-    """Several backward passes, values read between them, and a fake that outlives an update."""
+    """Several backward passes, values read between them, and a fake reused after an update."""
     found = []
     for epoch in range(2):
         for step, (x,) in enumerate(pair.train):
@@ -107,7 +107,7 @@ def dcgan(pair):
 
 
 def wasserstein(pair):
-    """A penalty of gradients, weights that are clipped, and a generator trained now and then."""
+    """Gradient penalty, clipped weights, and a generator trained in some steps only."""
     found = []
     schedule = optim.lr_scheduler.ExponentialLR(pair.optimizers[0], 0.9)
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_a_run_goes_on_where_it_ended(tmp_path):
 
 
 class Distilled(Pair):
-    """A student, a teacher that is its moving average, and a loss with a parameter."""
+    """Student, teacher by moving average, and a loss with a parameter."""
 
     def __init__(self):
         super().__init__()
@@ -288,7 +288,7 @@ def test_gradients_may_be_set_to_none_by_the_loop(tmp_path):
 
 
 def test_the_loop_writes_values_of_the_step_into_a_buffer_and_an_optimizers_state(tmp_path):
-    """As a centre of outputs, and the Hessian of Sophia."""
+    """As a center of outputs, and Sophia's Hessian."""
 
     def loop(pair):
         losses = []

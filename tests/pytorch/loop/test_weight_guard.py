@@ -1,4 +1,4 @@
-"""What a loop does with its model's own Parameters beside its steps."""
+"""Uses of the model's own Parameters by a loop, outside of its steps."""
 
 import pickle
 
@@ -17,7 +17,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 def test_parameters_that_the_loop_reads_are_those_of_the_step(tmp_path):
-    """Among steps that are recorded, and among those that run ahead; by torch's helpers, too."""
+    """In recorded steps and in steps ahead of the wafer; also through torch's helpers."""
     ours, theirs = Script(), Script()
     averages = [
         AveragedModel(s.model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) for s in (ours, theirs)
@@ -148,7 +148,7 @@ def test_an_array_of_weights_of_skipped_steps_is_refused(tmp_path):
     ],
 )
 def test_parameters_that_the_loop_replaces_are_refused(tmp_path, at, replace):
-    """Behind the last step, too: the run's checkpoint would be another than the model."""
+    """After the last step, too: the run's checkpoint would differ from the model."""
     script = Script()
 
     def after(step, _):
@@ -168,8 +168,8 @@ def test_parameters_that_the_loop_replaces_are_refused(tmp_path, at, replace):
         ("behind a loss", lambda p: p.data.t()[:3].clamp_(-0.1, 0.1)),
     ],
 )
-def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, at, write):
-    """A checkpoint has the step before the write, which the resumed loop makes again."""
+def test_a_run_that_failed_after_a_write_resumes_before_it(tmp_path, at, write):
+    """The checkpoint is of the step before the write, which the resumed loop repeats."""
 
     def loop(script, fails):
         for step, (x, y) in enumerate(script.train, 1):
@@ -196,7 +196,7 @@ def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, a
 
 
 class Picks(nn.Module):
-    """Columns by an integer buffer."""
+    """Module that selects columns by an integer buffer."""
 
     def __init__(self):
         super().__init__()
@@ -237,8 +237,8 @@ def test_a_buffer_that_the_loop_replaces_is_refused(tmp_path):
         script.loop(after)
 
 
-def test_a_steps_value_that_is_read_behind_the_weights_is_of_those_before(tmp_path):
-    """It is computed on the host in the first steps, from weights that were others then."""
+def test_a_value_read_after_weights_is_computed_with_earlier_ones(tmp_path):
+    """The first steps compute it on the host, where weights have changed since."""
     ours, theirs, found, expected = Script(), Script(), [], []
 
     def after(script, sums):
@@ -255,7 +255,7 @@ def test_a_steps_value_that_is_read_behind_the_weights_is_of_those_before(tmp_pa
 
 
 def test_weights_of_steps_that_an_earlier_run_has_taken_are_refused(tmp_path):
-    """They are gone: a state that is saved then would be the first one, over a good file."""
+    """They no longer exist: a saved state would be the first one, over a good file."""
     first, saved = Script(), []
 
     def stop(step, _):
@@ -297,8 +297,8 @@ def test_a_layer_that_is_called_with_gradients_beside_the_model_is_refused(tmp_p
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_layers_that_are_called_beside_the_model_have_the_weights_of_that_line(tmp_path, every):
-    """After the update, and in an evaluation; from the first step on, and in later ones only."""
+def test_layers_called_outside_the_model_have_current_weights(tmp_path, every):
+    """After the update, and in an evaluation; from the first step on, or in later ones only."""
 
     def loop(kit):
         found = []

@@ -11,7 +11,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 def evaluated(kit, loader):
-    """Losses of an evaluation, and what the buffers sum up to."""
+    """Losses of an evaluation, and sums of buffers."""
     with torch.no_grad():
         losses = [kit.criterion(kit.model(x), y) for x, y in loader]
     return [*losses, *(buffer.double().sum() for buffer in kit.model.buffers())]
@@ -22,7 +22,7 @@ def layers(momentum=0.1):
 
 
 def in_training_mode(kit):
-    """Twice: an evaluation in training mode, one in eval(), and a pass of training."""
+    """An evaluation in training mode, one in eval(), and a pass of training, twice."""
     found = []
     for _ in range(2):
         kit.model.train()
@@ -47,7 +47,7 @@ def test_so_does_one_over_the_loader_of_the_training(tmp_path):
 
 
 def test_update_bn_of_averaged_weights(tmp_path):
-    """PyTorch's own loop, which resets the statistics and takes their mean over all batches."""
+    """PyTorch's own loop, which resets the statistics and averages them over all batches."""
 
     def loop(kit):
         found = kit.train_once()
@@ -59,7 +59,7 @@ def test_update_bn_of_averaged_weights(tmp_path):
 
 
 def test_statistics_are_read_after_a_pass_that_was_left(tmp_path):
-    """The last batch's evaluation is not followed by another batch."""
+    """No other batch follows the evaluation of the last one."""
 
     def loop(kit):
         found = []
@@ -77,7 +77,7 @@ def test_statistics_are_read_after_a_pass_that_was_left(tmp_path):
 
 
 class Seen(nn.Linear):
-    """Counts what it has seen, in evaluations too, and keeps the mean of the last batch."""
+    """Module that counts samples, in evaluations too, and keeps the mean of the last batch."""
 
     def __init__(self):
         super().__init__(6, 4)
@@ -104,7 +104,7 @@ def test_an_evaluation_adds_to_a_buffer(tmp_path):
 
 
 class Evaluating(Kit):
-    """A Session without an optimizer."""
+    """Kit with a Session without an optimizer."""
 
     def session(self, folder, **options):
         import cerebras_torch as cbtorch
@@ -121,7 +121,7 @@ def test_a_session_of_an_evaluation_leaves_the_statistics_to_the_model(tmp_path)
 
 
 def test_a_killed_run_writes_the_same_statistics_again(tmp_path):
-    """Those of the evaluation after the checkpoint's step, too, which no checkpoint has."""
+    """Including those of the evaluation after the checkpoint, which are in no checkpoint."""
 
     def run(folder, passes):
         kit = Kit(*layers())

@@ -1,4 +1,4 @@
-"""Weights that the loop writes between steps: those of the next step, in store and model."""
+"""Weights written by the loop between steps: used by the next step, in store and model."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_weights_are_written_between_evaluations_in_two_blocks(tmp_path):
 
 
 def test_an_average_is_swapped_in_after_a_break_out_of_an_evaluation(tmp_path):
-    """Also out of one that is recorded, as the first ones are."""
+    """Also out of a recorded evaluation, as the first ones are."""
 
     def loop(kit):
         found, average = [], [torch.zeros_like(p) for p in kit.model.parameters()]
@@ -134,7 +134,7 @@ def test_statistics_that_the_loop_resets(tmp_path):
 
 
 def test_an_error_of_an_evaluation_that_a_break_ends_is_raised(tmp_path, monkeypatch):
-    """Python itself ignores the errors of a generator that it frees."""
+    """Python itself ignores errors of a generator that it frees."""
 
     def refuse(loop, step):
         raise UsageError("the evaluation is refused")

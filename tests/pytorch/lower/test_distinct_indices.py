@@ -11,7 +11,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Writing(nn.Module):
-    """Has a function of a layer's values and of the batch between two layers."""
+    """Network with a function of a layer's output and the batch."""
 
     def __init__(self, function):
         super().__init__()

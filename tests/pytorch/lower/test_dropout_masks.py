@@ -1,4 +1,4 @@
-"""Dropout in a Session: as much is dropped as asked for, anew in each step, alike in each run."""
+"""Dropout in a Session: expected rate, a new mask in each step, and equal masks in each run."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ STEPS, BATCH, WIDTH, CHANNELS, RATE = 100, 8, 50, 20, 0.25
 
 
 class Dropping(nn.Module):
-    """Its second result is zero where a value was dropped, and nowhere else."""
+    """Layer whose second output is zero exactly where a value was dropped."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Dropping(nn.Module):
 
 
 def trained(folder, **options):
-    """How many values each step has dropped, and the weights in the end."""
+    """Numbers of values dropped in each step, and the final weights."""
     torch.manual_seed(3)
     cbtorch.initialize(model_dir=folder, **options)
     model = cbtorch.module(Dropping())
@@ -79,7 +79,7 @@ def test_micro_batches_drop_what_the_whole_batch_drops(tmp_path, kind):
 
 
 class DroppingChannels(nn.Module):
-    """Its second result is zero where a channel was dropped, and nowhere else."""
+    """Layer whose second output is zero exactly where a channel was dropped."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,7 @@ class DroppingChannels(nn.Module):
 
 
 def test_channels_are_dropped_whole_and_the_step_is_pytorchs_with_these(tmp_path):
-    """Plain PyTorch trains beside it, by the channels that were dropped here."""
+    """Compared with plain PyTorch that drops the same channels."""
     torch.manual_seed(3)
     ours = DroppingChannels().double()
     theirs = copy.deepcopy(ours)
@@ -163,7 +163,7 @@ def test_an_encoder_layer_with_its_default_dropout_is_trained(tmp_path):
 
 @pytest.mark.slow
 def test_an_encoder_layer_drops_as_many_as_it_should(tmp_path):
-    """Its feed forward part gives ones, of which the last dropout keeps nine in ten."""
+    """The feed-forward part returns ones, of which the last dropout keeps nine in ten."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
     for weight in (layer.self_attn.out_proj.weight, layer.linear2.weight):

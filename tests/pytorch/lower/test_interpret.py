@@ -1,4 +1,4 @@
-"""Values of a recording that PyTorch computes on the host."""
+"""Values of a recording computed by PyTorch on the host."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
 
 
 def recorded(x, rate):
-    """The recording of attention with a rate of dropout, and its result."""
+    """Recording of attention with a dropout rate, and its result."""
     recorder = StepRecorder(torch.nn.Identity())
     with recorder:
         traced = recorder.batch(x)

@@ -1,4 +1,4 @@
-"""The type of a program's floats, by those of the step's tensors."""
+"""Float type of a program, by the types of the step's tensors."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 
 class WideBatches(Kit):
-    """A float32 model, and batches of float64, as of NumPy; one tensor is not used."""
+    """Float32 model with float64 batches, as from NumPy; one of their tensors is not used."""
 
     def __init__(self):
         super().__init__()
@@ -20,7 +20,7 @@ class WideBatches(Kit):
 
 
 class WithoutLoader(WideBatches):
-    """The same with a DataLoader that csrun does not know."""
+    """The same with a DataLoader not prepared by csrun."""
 
     def session(self, folder):
         own = self.train

@@ -1,4 +1,4 @@
-"""Attention, and PyTorch's layers of transformers."""
+"""Attention, and PyTorch's transformer layers."""
 
 import pytest
 

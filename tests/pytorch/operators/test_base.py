@@ -1,4 +1,4 @@
-"""Emitters that take some of ATen's arguments together."""
+"""Emitters that take several of ATen's arguments at once."""
 
 from typing import NamedTuple
 

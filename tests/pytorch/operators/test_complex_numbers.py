@@ -1,4 +1,4 @@
-"""Fourier transforms, and the complex numbers between them."""
+"""Fourier transforms and complex arithmetic."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def mixed(x):
 
 
 def filtered(x):
-    """A global filter."""
+    """Global filter of GFNet."""
     weights = torch.view_as_complex(x[0].view(3, -1, 2))
     return fft.irfft(fft.rfft(x, dim=2)[..., :3] * weights, n=6, dim=2)
 
@@ -33,7 +33,7 @@ def correlated(x):
 
 
 def turned(x):
-    """Rotary positions as complex numbers."""
+    """Rotary embedding by complex multiplication."""
     turns = torch.polar(torch.ones(3).double(), torch.arange(3.0).double())
     return torch.view_as_real(torch.view_as_complex(x.reshape(4, 3, 3, 2)) * turns).flatten(2)
 
@@ -50,7 +50,7 @@ def products(x):
 
 
 def beside_real(x):
-    """Real tensors and numbers beside complex ones: their imaginary parts are 0."""
+    """Real operands combined with complex ones, where their imaginary part is 0."""
     z = torch.complex(x, x.cos())
     found = torch.cat([x, z, 1 - z]) + torch.ones_like(z).repeat(3, 1, 1)
     found = torch.stack([found, found.real], -1)
@@ -59,7 +59,7 @@ def beside_real(x):
 
 
 def sizes(x):
-    """Absolute values, quotients and directions whose squares would overflow or vanish."""
+    """Absolute values, quotients and angles of numbers whose squares overflow or underflow."""
     z = torch.complex(x, x.cos())
     large, small = z * 1e200, z * 1e-200
     return large.abs() * 1e-200 + (z / large).real * 1e200 + small.sgn().imag
@@ -90,7 +90,7 @@ def test_rows_are_pytorchs_to_rounding(tmp_path):
 
 
 class Turned(nn.Linear):
-    """A layer with complex weights."""
+    """Layer with complex weights."""
 
     def __init__(self, size):
         super().__init__(size, size)
@@ -101,7 +101,7 @@ class Turned(nn.Linear):
 
 
 class Tangent(nn.Linear):
-    """A layer with a function that has no form for complex numbers."""
+    """Layer with a function that is not supported for complex numbers."""
 
     def forward(self, x):
         h = super().forward(x)

@@ -1,4 +1,4 @@
-"""ctc_loss: of constant targets, of the batch's, of the script's; as PyTorch's."""
+"""ctc_loss with constant targets, targets of the batch or of the script, as in PyTorch."""
 
 import pytest
 
@@ -14,7 +14,7 @@ FLAT = torch.cat([targets[:n] for targets, n in zip(TARGETS, LABELS, strict=True
 
 
 def loss_of(targets=TARGETS, inputs=INPUTS, labels=LABELS, **options):
-    """Of a layer's values [N, T, C]; weighted where there is one for each sample."""
+    """Loss of a layer's values [N, T, C], weighted if there is one per sample."""
 
     def function(x):
         return f.ctc_loss(x.log_softmax(-1).transpose(0, 1), targets, inputs, labels, **options)
@@ -27,7 +27,7 @@ def unbatched(x):
 
 
 def of_any_values(x):
-    """Not of a log-softmax, whose gradient PyTorch assumes."""
+    """Values that are not a log-softmax, which PyTorch's gradient assumes."""
     return f.ctc_loss(-x.square().transpose(0, 1), TARGETS, INPUTS, LABELS, reduction="sum")
 
 

@@ -50,7 +50,7 @@ def in_place(x, w):
 
 
 def choice_by_one_number(x):
-    """Which is not made over what is chosen last."""
+    """Selection by a scalar, which must not overwrite the other operand."""
     return x.masked_fill(torch.zeros(3, 1, dtype=torch.bool), 0.5)
 
 
@@ -65,7 +65,7 @@ def test_rows_are_pytorchs(tmp_path):
 
 
 def infinities(x):
-    """Some values of a row are none, and some infinite."""
+    """Rows with NaN and infinity."""
     places = torch.arange(x.shape[-1]).expand(x.shape)
     x = x.detach().masked_fill(places == 0, torch.nan)
     return x.masked_fill(places == 1, torch.inf).masked_fill(places == 2, -torch.inf)
@@ -83,7 +83,7 @@ NEAR = {
 
 
 def quantized(x):
-    """Grids of one scale as a number and as a value, and of one for each channel."""
+    """Fake quantization with one scale, as number and tensor, and with one per channel."""
     scales, zeros = torch.linspace(0.125, 0.5, 4), torch.arange(4, dtype=torch.int32)
     x = x.where(torch.arange(4) != 2, torch.nan)
     y = torch.fake_quantize_per_tensor_affine(x, 0.25, 1, -4, 5)

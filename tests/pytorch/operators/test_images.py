@@ -1,4 +1,4 @@
-"""Convolutions, poolings, images drawn to other sizes, running sums."""
+"""Convolution, pooling, resizing of images, running sums."""
 
 import pytest
 
@@ -35,13 +35,13 @@ def drawn(**options):
 
 
 def images(function, **options):
-    """A function of a convolution's images [4, 4, 5, 6], then a transposed one over them."""
+    """Function of a convolution's images [4, 4, 5, 6], followed by a transposed convolution."""
     modules = nn.Conv2d(2, 4, 3, padding=1), nn.ConvTranspose2d(4, 6, 3, **options)
     return row(lambda x, conv, back: back(function(conv(x)).tanh()), 2, 5, 6, modules=modules)
 
 
 def lines(function):
-    """The same over one axis."""
+    """The same over one spatial axis."""
     modules = nn.Conv1d(2, 4, 3), nn.ConvTranspose1d(4, 3, 4, stride=3)
     return row(lambda x, conv, back: back(function(conv(x)).tanh()), 2, 30, modules=modules)
 

@@ -1,4 +1,4 @@
-"""Embeddings, indices, and writes at places."""
+"""Embeddings, indexing, and writes to indices."""
 
 import logging
 
@@ -57,7 +57,7 @@ def searches(x, w):
 
 
 def numbers_at_repeated_places(x, w):
-    """Integers and truths, as lengths of the batch are made masks."""
+    """Integers and booleans, such as masks made from lengths of the batch."""
     ends = x.detach()[:, :, 0].argmax(1)
     counts, truths = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, 3, dtype=torch.bool)
     counts[(torch.zeros(4, dtype=torch.int64), ends)] = 3
@@ -66,7 +66,7 @@ def numbers_at_repeated_places(x, w):
 
 
 def gates_of_topk(x, w):
-    """A mixture's gates: weights of the best experts, zeros of the others."""
+    """Gates of a mixture: weights of the best experts, zeros for the others."""
     best, places = x.topk(4, dim=2)
     gates = torch.zeros_like(x).scatter(2, places[..., :2], best[..., :2].softmax(2))
     return gates * w + x.scatter(-1, places, best * w[..., :4])
@@ -81,7 +81,7 @@ def several_places(x, w):
 
 
 def places_of_the_batch_from_the_end(x, w):
-    """Read and written; the batch's own indices may be negative, as PyTorch wraps them."""
+    """Reads and writes at indices of the batch, of which negative ones wrap."""
     places = (x.detach()[:, 0, 0] > 0).long() - 2  # -1 or -2, of each sample
     y = w[places][:, None] * x + x[torch.arange(4), places][:, None]
     put = torch.zeros_like(x).index_put((torch.arange(4), places), w[places] * 2)
@@ -122,7 +122,7 @@ BAGS = torch.tensor([0, 3, 3, 5])  # an empty one among them
 
 
 def bags(x, table):
-    """A row of each bag for each sample; the batch has the numbers of rows and the bags."""
+    """One row of each bag for each sample; row numbers and bags are in the batch."""
     rows, starts = ids(x).flatten()[:9], BAGS + (x[0, 0] > 9).long()
     weights = {"per_sample_weights": torch.linspace(-1, 1, 9).double()}
     found = f.embedding_bag(rows, table.weight, starts, mode="sum", **weights)
@@ -132,7 +132,7 @@ def bags(x, table):
 
 
 def bags_of_equal_rows(x, table):
-    """The first row of a bag has the maximum's gradient."""
+    """Bags of equal rows: the gradient of the maximum goes to the first one."""
     same, starts = table.weight - table.weight.detach() + 0.5, BAGS + (x[0, 0] > 9).long()
     found = f.embedding_bag(ids(x).flatten()[:9], same, starts, mode="max", padding_idx=2)
     found = found * f.embedding_bag(ids(x).flatten()[:9], same, BAGS, mode="max")
@@ -140,7 +140,7 @@ def bags_of_equal_rows(x, table):
 
 
 def segments(x):
-    """Reductions of one to three rows."""
+    """Segment reductions of one to three rows."""
     lengths = torch.tensor([1, 3])
     found = [torch.segment_reduce(x, name, lengths=lengths) for name in ("max", "mean", "prod")]
     ends = torch.segment_reduce(x, "min", offsets=torch.tensor([0, 2, 4]))
@@ -176,7 +176,7 @@ def test_rows_are_pytorchs_to_rounding(tmp_path):
 
 
 class Tokens(nn.Module):
-    """Two tables, looked up at values of the batch; their gradients are sparse in PyTorch."""
+    """Two tables looked up at values of the batch; their gradients are sparse in PyTorch."""
 
     def __init__(self):
         super().__init__()
@@ -201,7 +201,7 @@ def test_sparse_gradients_are_dense_with_the_same_numbers(tmp_path, caplog, kind
 
 
 class ShiftedBags(nn.Module):
-    """A bag of rows whose first offset is not 0."""
+    """Embedding bag whose first offset is not 0."""
 
     def __init__(self):
         super().__init__()

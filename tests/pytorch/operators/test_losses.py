@@ -111,7 +111,7 @@ LOSSES = {
 
 
 def test_losses_of_the_batchs_labels_are_pytorchs(tmp_path):
-    """A layer for each, in one step."""
+    """One layer for each loss, all in one step."""
     torch.manual_seed(0)
     batch = torch.randn(6, 4).double(), torch.tensor([0, 4, 2, 1, 2, 3])
 

@@ -71,7 +71,7 @@ def test_rows_are_pytorchs_to_rounding(tmp_path):
 
 
 def test_running_statistics_of_an_instance_norm_are_pytorchs(tmp_path):
-    """Those of a run, and a pass with them in evaluation mode."""
+    """In training, and in a pass that uses them in evaluation mode."""
 
     def loop(kit):
         losses = kit.train_once()

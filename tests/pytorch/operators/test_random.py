@@ -1,4 +1,4 @@
-"""Dropout of values, of channels and of attention, by the same masks in interpreter and program."""
+"""Dropout of values, channels and attention, with equal masks in interpreter and program."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from csrun.pytorch.lower.interpret import interpret  # noqa: E402
 
 
 def padded(x):
-    """Keys that nobody looks at: the last of every other sample."""
+    """Padding mask: the last key of every other sample is hidden."""
     return torch.zeros(x.shape[:2], dtype=torch.bool).index_fill(1, torch.tensor([2]), True) & (
         torch.arange(len(x))[:, None] % 2 == 1
     )
@@ -33,7 +33,7 @@ def places_first(x, module):
 
 
 def joined_heads(x):
-    """Attention and dropout of [B H, T, D], of [T B, D], and of axes with the samples between."""
+    """Attention and dropout of [B H, T, D], of [T B, D], and with the samples on an inner axis."""
     rows, length, _ = x.shape
     h = x.view(rows, length, 2, -1).transpose(1, 2).flatten(0, 1)
     h = f.scaled_dot_product_attention(h, h, h, dropout_p=0.2, is_causal=True)
@@ -97,7 +97,7 @@ DROPPING = {
 
 @pytest.mark.parametrize("name", DROPPING)
 def test_dropout_is_of_samples_in_every_layout(tmp_path, name):
-    """The program is the interpreter's, which has the same masks and PyTorch's own gradients."""
+    """Compared with the interpreter, which uses the same masks and PyTorch's gradients."""
     pair = beside({name: DROPPING[name]}, tmp_path)
     loss, gradients = pair.interpreted()
     compiled, ours = pair.ours()
@@ -109,7 +109,7 @@ def test_dropout_is_of_samples_in_every_layout(tmp_path, name):
 
 
 class Dropping(nn.Module):
-    """Dropout of values, with the samples on an axis behind, and of attention's weights."""
+    """Dropout of values whose last axis is the batch, and of attention weights."""
 
     def __init__(self):
         super().__init__()

@@ -30,14 +30,14 @@ def products(x, w):
 
 
 def infinities(x):
-    """Some values of a row are none, and some infinite."""
+    """Rows with NaN and infinity."""
     places = torch.arange(x.shape[-1]).expand(x.shape)
     x = x.detach().masked_fill(places == 0, torch.nan)
     return x.masked_fill(places == 1, torch.inf).masked_fill(places == 2, -torch.inf)
 
 
 def within_length(x):
-    """Places up to a length that is the sum of constants, as of a mask of ones."""
+    """Positions up to a length that is a sum of constants, as of an all-ones mask."""
     length = torch.ones_like(x, dtype=torch.int64).sum(1, keepdim=True) - 2
     return x * (torch.arange(x.shape[1]) < length)
 
@@ -50,7 +50,7 @@ def test_rows_are_pytorchs(tmp_path):
 
 
 def with_infinity(x):
-    """The same values, and infinity after the third."""
+    """The same values, with infinity after the third."""
     return torch.where(torch.arange(x.shape[1]) == 3, torch.inf, x)
 
 
@@ -86,7 +86,7 @@ NEAR = {
 
 
 def with_none(x):
-    """The same values, and NaN at two places of a row."""
+    """The same values, with NaN at two positions of a row."""
     return torch.where(torch.arange(x.shape[-1]).remainder(3) == 1, torch.nan, x)
 
 
@@ -99,7 +99,7 @@ def running(x):
 
 
 def some_none(x):
-    """NaN in one of the rows only."""
+    """NaN in one of the rows."""
     return torch.where(torch.arange(4)[:, None] == 2, with_none(x), x)
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of uint8, int8 and int16, which wraps as PyTorch's does."""
+"""Arithmetic of uint8, int8 and int16 with PyTorch's wraparound."""
 
 import pytest
 
@@ -13,7 +13,7 @@ HIGH = {torch.uint8: 255, torch.int8: 127, torch.int16: 1 << 13}
 
 
 def numbers(x, kind):
-    """Integers of a small type that depend on the batch, up to its largest, and of both signs."""
+    """Integers of a small type computed from the batch: of both signs, up to the largest."""
     return (x.detach().sigmoid() * HIGH[kind]).to(kind)
 
 
@@ -28,7 +28,7 @@ def sums(x):
 
 
 def mixed(x):
-    """With other types, into which PyTorch promotes small integers."""
+    """Operations with other types, which promote small integers."""
     n = numbers(x, torch.uint8)
     y = (n + 200).long() + (n + torch.tensor(200)) % 25 + (n.to(torch.int8) + n) + n / 7
     return y * 1e-2 + x * n + (n.bool() + (x > 0).byte()).gt(1)
@@ -46,7 +46,7 @@ def test_small_integers_wrap_as_pytorchs(tmp_path):
 
 
 class Bytes(nn.Linear):
-    """Returns small integers, too."""
+    """Module that also returns small integers."""
 
     def __init__(self):
         super().__init__(6, 4)

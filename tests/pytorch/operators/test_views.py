@@ -1,4 +1,4 @@
-"""Views, parts of tensors, and their other orders."""
+"""Views, slices and permutations of tensors."""
 
 import pytest
 

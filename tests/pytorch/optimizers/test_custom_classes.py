@@ -1,4 +1,4 @@
-"""Optimizer classes of a script: recognised by name, proven, and beside themselves."""
+"""Optimizer classes of scripts: recognized by name, verified, and compared with their own steps."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class SGD(torch.optim.Optimizer):
-    """Momentum that is zero before the first step."""
+    """SGD whose momentum is zero before the first step."""
 
     def __init__(self, params, lr, momentum=0.0, dampening=0.0):
         options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": 0.01}
@@ -29,7 +29,7 @@ class SGD(torch.optim.Optimizer):
 
 
 class AdamW(torch.optim.Optimizer):
-    """Adam with epsilon added to the root as it is, and powers of the betas in its state."""
+    """Adam that adds epsilon to the uncorrected root, with powers of the betas in its state."""
 
     scale = 1.0
 

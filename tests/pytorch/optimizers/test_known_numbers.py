@@ -1,4 +1,4 @@
-"""Numbers of the last step are kept only while nothing in param_groups can have changed."""
+"""Hyperparameters of the last step are reused only if nothing in param_groups can have changed."""
 
 import pytest
 

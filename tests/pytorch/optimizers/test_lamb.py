@@ -1,4 +1,4 @@
-"""Lamb, which torch.optim lacks, by the paper's formulas: in PyTorch, and in a Session."""
+"""Lamb, which torch.optim lacks, against the paper's formulas: in PyTorch, and in a Session."""
 
 import pytest
 
@@ -14,7 +14,7 @@ STEPS = 50
 
 
 class Network(nn.Module):
-    """Its bias begins as zeros, whose length is no measure of a step."""
+    """Network with a zero bias, whose norm does not scale its update."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Optimizers of torch.optim in a Session beside themselves: each option of PyTorch's own tests."""
+"""Optimizers of torch.optim in a Session against PyTorch: each option of PyTorch's own tests."""
 
 from contextlib import suppress
 from copy import deepcopy
@@ -28,7 +28,7 @@ TOLERANCE = {"NAdam": 1e-6}
 
 
 class Layers(nn.Module):
-    """A layer for each set of options, whose sum is the model's output."""
+    """One layer for each set of options; the output is the sum of all."""
 
     def __init__(self, number):
         super().__init__()
@@ -93,7 +93,7 @@ def test_all_options_of_pytorchs_tests_are_pytorchs(tmp_path, kind):
 
 
 class KilledError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 def test_a_killed_loop_resumes_with_all_slots(tmp_path):

@@ -1,4 +1,4 @@
-"""Parameters that only some steps train, and param_groups added in the block: PyTorch's numbers."""
+"""Parameters trained in some steps only, and param_groups added in the block: as in PyTorch."""
 
 from contextlib import suppress
 
@@ -25,7 +25,7 @@ OPTIMIZERS = {
 
 
 def partly_with_momentum(params):
-    """Of the layers that are frozen first."""
+    """SGD with momentum for the layers that are frozen first."""
     *first, weight, bias = params
     groups = {"params": [weight, bias]}, {"params": first, "momentum": 0.9}
     return optim.SGD(groups, 0.05)
@@ -41,7 +41,7 @@ def slow(*values):
 
 
 class Lists(Kit):
-    """Its Session has lists, whose steps are recorded with their updates."""
+    """Kit whose Session has lists, so that updates are recorded."""
 
     def session(self, folder, **options):
         super().session(folder, **options)
@@ -49,7 +49,7 @@ class Lists(Kit):
 
 
 def phases(kit):
-    """Train the last layer, then the first two in turn, and all of them from amid a pass on."""
+    """Train the last layer, then the first two in turn, and all from the middle of a pass on."""
     losses, step = [], 0
     kit.model[:4].requires_grad_(False)
     for epoch in range(5):
@@ -64,7 +64,7 @@ def phases(kit):
 
 
 def counts(optimizer):
-    """The sums of the optimizer's state, with the steps of each parameter."""
+    """Sums of the optimizer's state, including each parameter's step count."""
     each = optimizer.state_dict()["state"]
     return [x.double().sum() for n in sorted(each) for _, x in sorted(each[n].items())]
 
@@ -136,7 +136,7 @@ def test_groups_added_in_the_block_are_trained_from_then_on(tmp_path, name, kit,
 
 
 def accumulated(kit):
-    """Two batches a step, a group added between two steps, and other layers frozen from then on."""
+    """Two batches a step; between two steps a group is added, and other layers are frozen."""
     losses, rest = [], list(kit.model[:4].parameters())
     for epoch in range(4):
         if epoch == 2:
@@ -165,7 +165,7 @@ def test_a_group_may_have_another_momentum_and_steps_several_batches(tmp_path):
 
 
 class KilledError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_a_loaded_state_with_other_counts_goes_on(tmp_path):
     beside(loop, tmp_path, *LAYERS, optimizer=OPTIMIZERS["adam"])
 
 
-def test_a_gradient_that_is_removed_between_two_steps_ends_a_shared_count(tmp_path):
-    """The first layer has counted fewer steps than the run, its weight and its bias the same."""
+def test_a_removed_gradient_splits_a_shared_step_count(tmp_path):
+    """Weight and bias of the first layer share a count that is lower than the run's."""
 
     def loop(kit):
         kit.model[0].requires_grad_(False)
@@ -267,7 +267,7 @@ def test_parameters_moved_between_groups_are_refused(tmp_path, change):
 
 
 class Branches(nn.Module):
-    """Leaves a layer out in every second call."""
+    """Network that skips a layer in every second call."""
 
     def __init__(self):
         super().__init__()

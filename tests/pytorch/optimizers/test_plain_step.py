@@ -1,4 +1,4 @@
-"""The first step of an optimizer from its state in the store, beside PyTorch's own."""
+"""First step of an optimizer from its state in the store, against PyTorch's."""
 
 import pytest
 

@@ -43,7 +43,7 @@ def test_a_state_begins_with_the_weights_and_random_numbers_of_the_first_step(tm
 
 
 class KilledError(Exception):
-    """End of a run that is started again."""
+    """Raised to end a run that is started again."""
 
 
 @pytest.mark.parametrize("name", others_are_quick(("Wrapping", "Moving"), ("Moving",)))
@@ -80,7 +80,7 @@ IN_LISTS = {
 
 
 class InLists(Kit):
-    """The Session gets lists, so that its updates are recorded."""
+    """Kit whose Session has lists, so that updates are recorded."""
 
     def session(self, folder, **options):
         super().session(folder, **options)
@@ -161,8 +161,9 @@ def test_a_filled_tensor_begins_with_its_first_value():
 
 
 class Sharpness(optim.Optimizer):
-    """Moves the weights up, and takes the step of another optimizer with the gradients there, as
-    SAM does. It can only do so after `train()`.
+    """SAM: perturb the weights, then step another optimizer with the gradients there.
+
+    Can only run after `train()`.
     """
 
     def __init__(self, params, base):
@@ -229,8 +230,8 @@ def test_a_bug_of_csrun_in_the_first_step_keeps_its_traceback(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Adam of lists"])
-def test_numbers_that_change_with_each_step_need_no_program_of_their_own(name, tmp_path, caplog):
-    """Factors of a mean, corrections of the bias: the first steps show which numbers change."""
+def test_numbers_that_change_in_each_step_are_inputs(name, tmp_path, caplog):
+    """Decay factors and bias corrections: the first steps show which numbers change."""
     caplog.set_level("INFO", "csrun")
     kit = InLists(optimizer={**CASES, **IN_LISTS}[name])
     with kit.session(tmp_path):
@@ -242,7 +243,7 @@ def test_numbers_that_change_with_each_step_need_no_program_of_their_own(name, t
 
 @pytest.mark.parametrize("name", ["Adafactor", "Decaying"])
 def test_state_is_loaded_before_the_first_step_of_the_block(tmp_path, name):
-    """The optimizer's own, as Accelerate's prepare() does, and that of another training."""
+    """The optimizer's own state, as in Accelerate's prepare(), and that of another training."""
     other = Kit(optimizer=CASES[name])
     other.train_once()
 
@@ -264,7 +265,7 @@ def test_state_is_not_loaded_after_the_first_step(tmp_path):
 
 
 def test_weights_are_masked_by_sums_of_gradients(tmp_path):
-    """As by AdaLoRA, which reads them first when it masks."""
+    """As in AdaLoRA; the sums are first read when weights are masked."""
 
     def loop(kit):
         weight, losses, score = kit.model[0].weight, [], 0.0

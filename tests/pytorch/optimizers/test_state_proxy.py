@@ -1,4 +1,4 @@
-"""The optimizer's state in a Session's block: PyTorch's where it is read, refused where written."""
+"""Optimizer state in a Session's block: PyTorch's on reads, refused on writes."""
 
 import copy
 from collections import defaultdict
@@ -33,7 +33,7 @@ def test_the_loop_reads_what_the_steps_so_far_have_made(tmp_path):
 
 
 def test_a_state_dict_is_loaded_before_the_first_step(tmp_path):
-    """As Accelerate's `prepare` does, which moves the state to its device."""
+    """As in Accelerate's `prepare`, which moves the state to its device."""
 
     def loop(kit):
         state = kit.optimizer.state_dict()
@@ -85,7 +85,7 @@ def test_a_state_dict_with_an_earlier_trainings_state_is_taken(tmp_path, kind):
 
 
 class KilledError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 STARTS = {
@@ -98,7 +98,7 @@ STARTS = {
     ("name", "in_block"), [("adamw", True), ("adamw", False), ("dampened", False)]
 )
 def test_a_killed_run_that_has_loaded_state_resumes(tmp_path, name, in_block):
-    """Killed in step 5 of the loop, of which a checkpoint of the first 4 is kept."""
+    """Killed in step 5; the checkpoint is of step 4."""
     trained = Kit(optimizer=STARTS[name])
     trained.train_once()
     weights, state = trained.model.state_dict(), copy.deepcopy(trained.optimizer.state_dict())
@@ -142,7 +142,7 @@ def test_a_killed_run_that_has_loaded_state_resumes(tmp_path, name, in_block):
     ],
 )
 def test_a_run_that_resumes_with_other_state_is_refused(tmp_path, first, then, said):
-    """As by a script that loads the newest checkpoint of its own."""
+    """As by a script that loads its own newest checkpoint."""
     trained = Kit(optimizer=STARTS["adamw"])
     trained.train_once()
 
@@ -159,7 +159,7 @@ def test_a_run_that_resumes_with_other_state_is_refused(tmp_path, first, then, s
 
 
 def test_loaded_state_waits_for_the_first_training_step(tmp_path):
-    """An evaluation comes first, and a layer is frozen, whose state stays as it was."""
+    """An evaluation comes first; the state of a frozen layer stays as loaded."""
     trained = Kit(optimizer=STARTS["adamw"])
     trained.train_once()
 

@@ -1,4 +1,4 @@
-"""Arguments of operators, taken apart as PyTorch's trees are."""
+"""Arguments of operators, flattened as PyTorch's pytrees are."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Masks as indices whose values are constants."""
+"""Boolean index masks with constant values."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 
 def contrastive(kit):
-    """The loss of SimCLR: similarities of all pairs but each with itself."""
+    """Loss of SimCLR: similarities of all pairs except for the diagonal."""
     others = ~torch.eye(8, dtype=torch.bool)
     losses = []
     for x, _ in kit.train:

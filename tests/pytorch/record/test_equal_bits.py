@@ -13,7 +13,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 @pytest.mark.parametrize("count", [1, 5000])
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64, torch.complex128])
 def test_floats_are_compared_by_their_bits(dtype, count):
-    """A program that divides by zeros tells -0.0 from 0.0, however few they are."""
+    """A program that divides by zeros distinguishes -0.0 from 0.0."""
     one = torch.zeros(count, dtype=dtype, requires_grad=True)
     assert have_equal_bits(one, torch.zeros(count, dtype=dtype))
     assert not have_equal_bits(one, torch.full((count,), -0.0, dtype=dtype))

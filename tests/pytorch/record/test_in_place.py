@@ -1,4 +1,4 @@
-"""In-place writes of forward: into views, into what there are views of, and into buffers."""
+"""In-place writes of forward: into views, into tensors that have views, and into buffers."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def through_several_views(x):
 
 
 def shifted_right(x):
-    """As T5 and BART shift their labels."""
+    """Labels shifted to the right, as in T5 and BART."""
     y = x.new_zeros(x.shape)
     y[:, 1:] = x[:, :-1].clone()
     y[:, 0] = 0.25
@@ -59,7 +59,7 @@ def circular_padding(x):
 
 
 def zeros_of_forward(x):
-    """Tensors that forward makes, and views of them from before and after the first write."""
+    """Tensors created in forward, with views from before and after the first write."""
     y, sums = torch.zeros(4, 3, 6).double(), torch.tensor(0.5).double()
     first, rows = y[:, 0], torch.arange(12).view(4, 3).double()
     rows[1:, torch.tensor([0, 2])] += x[1:, :2, 0]
@@ -104,7 +104,7 @@ def test_rows_are_pytorchs(tmp_path):
 
 
 class Keeping(nn.Module):
-    """Keeps a mean of what it sees: one buffer is replaced, one written to."""
+    """Network with running means: one buffer is replaced, one is written in place."""
 
     def __init__(self):
         super().__init__()
@@ -136,13 +136,13 @@ def test_buffers_that_forward_changes_are_state(tmp_path, mode):
 
 
 def test_a_spectral_norm_is_pytorchs(tmp_path):
-    """Its power iteration writes two buffers in each step of the training."""
+    """Its power iteration writes two buffers in each training step."""
     layer = parametrizations.spectral_norm(nn.Linear(6, 4))
     beside(lambda kit: kit.train_once(), tmp_path, layer)
 
 
 class Collecting(nn.Module):
-    """A network that collects outputs in a tensor of its own, and its loss in another."""
+    """Network that collects outputs and its loss in tensors it creates."""
 
     def __init__(self):
         super().__init__()
@@ -177,7 +177,7 @@ def test_forward_writes_into_tensors_that_it_makes(tmp_path):
 
 
 class Filled(torch.autograd.Function):
-    """The identity, whose backward pass writes the gradient into a tensor that it creates."""
+    """Identity whose backward pass writes the gradient into a tensor that it creates."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,4 +1,4 @@
-"""Buffers that forward creates."""
+"""Buffers created in forward."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 
 
 class Slopes(nn.Linear):
-    """Creates a buffer in its first forward, of another one, as ALiBi's biases are."""
+    """Layer that creates a buffer from another one in its first forward, as ALiBi's biases."""
 
     def __init__(self):
         super().__init__(6, 4)

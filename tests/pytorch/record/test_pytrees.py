@@ -1,4 +1,4 @@
-"""Containers that forward returns: dataclasses and dicts of the user."""
+"""Containers returned by forward: user-defined dataclasses and dicts."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Named(OrderedDict):
 
 @dataclass
 class OldOutput(OrderedDict):
-    """Dataclass and dict in one, as an early ModelOutput of transformers."""
+    """Both dataclass and dict, as an early ModelOutput of transformers."""
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
@@ -37,7 +37,7 @@ class OldOutput(OrderedDict):
 
 
 class Giving(nn.Module):
-    """A network that computes its loss, and gives it by name."""
+    """Network that computes its loss and returns it by name."""
 
     def __init__(self, kind):
         super().__init__()

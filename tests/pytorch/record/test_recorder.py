@@ -1,4 +1,4 @@
-"""Steps of users' loops: recorded, interpreted, compiled; equal to PyTorch's own."""
+"""Steps of users' loops, recorded, interpreted and compiled, against PyTorch."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_a_bert_with_a_padding_mask_is_pytorchs(tmp_path):
 
 
 class Model(nn.Module):
-    """A function of a linear layer."""
+    """A function of a linear layer's output."""
 
     def __init__(self, function):
         super().__init__()
@@ -105,8 +105,10 @@ class Model(nn.Module):
 
 
 def losses(folder, function, read=None, clip=None):
-    """Of 5 steps, in a Session, or in PyTorch without a folder. read: the first step of which
-    the model's other output is read, behind `optimizer.step()`."""
+    """Losses of 5 steps, in a Session, or in PyTorch without a folder.
+
+    read: first step in which the model's other output is read, after `optimizer.step()`.
+    """
     torch.manual_seed(0)
     model = Model(function).double()
     optimizer = optim.SGD(model.parameters(), 0.1)
@@ -166,7 +168,7 @@ def spreads_more_than_it_has(self, h):
 
 
 def has_a_row(self, h):
-    """A vector by a matrix, which PyTorch squeezes in place."""
+    """Product of a vector and a matrix, which PyTorch squeezes in place."""
     row = h[0] @ self.linear.weight
     return (h * row).square().mean() * row.dim(), row
 

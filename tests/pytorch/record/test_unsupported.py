@@ -1,4 +1,4 @@
-"""What cannot be recorded is refused with the user's file and line, and what to do."""
+"""Unsupported operations: refused with the user's file and line, and a remedy."""
 
 import re
 
@@ -22,7 +22,7 @@ from csrun.pytorch.record.recording import LeafSource  # noqa: E402
 
 
 class Model(nn.Module):
-    """A linear layer, and what a test does with its result."""
+    """Linear layer with a test's function of its result."""
 
     def __init__(self, then):
         super().__init__()
@@ -88,7 +88,7 @@ FORWARD = {
 
 
 def line_of(function):
-    """The line with the mark in this file."""
+    """Line number of the mark in this file."""
     code = function.__code__
     with open(__file__) as file:
         lines = file.read().splitlines()
@@ -284,7 +284,7 @@ def test_a_parameter_without_gradient_does_not_move():
 
 
 class Changing:
-    """A step of which `change` is another one each time that it is recorded."""
+    """Step whose `change` differs in each recording."""
 
     def __init__(self, change):
         self.change, self.count = change, 0

@@ -1,4 +1,4 @@
-"""micro_batch_size and recompute of a PyTorch loop: the numbers are those of the whole batch."""
+"""micro_batch_size and recompute of a PyTorch loop: the results of the whole batch."""
 
 import json
 
@@ -79,7 +79,7 @@ def plans(folder):
 
 
 def test_values_of_a_step_are_of_the_whole_batch(tmp_path):
-    """Of a last batch that is shorter, and of evaluations, too."""
+    """Including a short last batch, and evaluations."""
 
     def loop(kit):
         found, norm = [], nn.utils.clip_grad_norm_
@@ -110,7 +110,7 @@ def test_values_of_a_step_are_of_the_whole_batch(tmp_path):
 
 
 def in_turn(kit):
-    """Training and validation in turn: what both give."""
+    """Losses of alternating training and validation."""
     found = []
     for _ in range(3):
         kit.model.train()
@@ -124,7 +124,7 @@ def in_turn(kit):
 
 
 class Apart(Kit):
-    """Batches of 8 are trained on, of 10 validated."""
+    """Kit that trains on batches of 8 and validates on batches of 10."""
 
     def __init__(self, *layers, **options):
         super().__init__(*layers, **options)
@@ -171,7 +171,7 @@ def test_what_is_of_the_whole_batch_is_refused_with_its_line(tmp_path):
 
 
 class Wide(nn.Module):
-    """A block that widens and narrows again."""
+    """Block with a wide hidden layer."""
 
     def __init__(self, drop=0.2):
         super().__init__()
@@ -182,7 +182,7 @@ class Wide(nn.Module):
 
 
 class Blocks(Kit):
-    """Activations are most of what its step takes."""
+    """Network whose step needs most of its memory for activations."""
 
     def __init__(self, drop=0.2):
         torch.manual_seed(2)
@@ -192,7 +192,7 @@ class Blocks(Kit):
 
 
 def trained(folder, **options):
-    """The plan of a step of training, its loss, and the weights behind it."""
+    """Plan of a training step, its loss, and the weights after it."""
     kit = Blocks()
     with kit.session(folder, max_group_bytes=24000, **options):
         losses = [float(loss) for _ in range(2) for loss in kit.train_once()]
@@ -201,7 +201,7 @@ def trained(folder, **options):
 
 
 def run_on(monkeypatch, nbytes):
-    """Have a system of so much memory."""
+    """Target a system with this much memory."""
     rows = nbytes // 1024 + 1
     size = {"fabric_width": 1, "usable_cores": rows, "fabric_height": rows}
     system = msgspec.structs.replace(SYSTEM, mode=STREAMING, sram_kb_per_core=1, **size)
@@ -231,15 +231,15 @@ def test_what_does_not_fit_is_made_again_or_in_parts(tmp_path, monkeypatch, capl
 
 
 class Wider(Blocks):
-    """Batches of 4 are trained on, of 48 validated."""
+    """Kit that trains on batches of 4 and validates on batches of 48."""
 
     def __init__(self):
         super().__init__(drop=0.0)
         self.train, self.val = DataLoader(self.train.dataset, 4), self.train
 
 
-def test_an_evaluation_alone_may_not_fit(tmp_path, monkeypatch):
-    """Beside a training that does; both take the memory that they share in turn."""
+def test_an_evaluation_too_large_next_to_a_training_gets_micro_batches(tmp_path, monkeypatch):
+    """Training and evaluation use their shared memory in turn."""
 
     def found(folder):
         return [

@@ -1,4 +1,4 @@
-"""Mixed precision of a PyTorch loop: near float32's losses, and the gradients of autocast."""
+"""Mixed precision of a PyTorch loop: losses close to float32's, and autocast's gradients."""
 
 import copy
 
@@ -18,7 +18,7 @@ ALIKE = 0.01  # of a loss, of float32's
 
 
 class Script:
-    """A classifier of two layers, and its data."""
+    """Two-layer classifier and its data."""
 
     def __init__(self):
         torch.manual_seed(1)
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_autocast(tmp_path, precision):
 
 
 class OfTime(nn.Module):
-    """A regression on the sines and cosines of a time, as in diffusion models."""
+    """Regression on sines and cosines of a time, as in diffusion models."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ class OfTime(nn.Module):
 
 
 def test_angles_of_integers_are_float32(tmp_path):
-    """An angle of 900 in bfloat16 may be off by two radians."""
+    """An angle of 900 is off by up to two radians in bfloat16."""
     torch.manual_seed(1)
     times, model = torch.randint(1000, (96,)), OfTime()
     theirs, found = copy.deepcopy(model), []

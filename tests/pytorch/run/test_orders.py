@@ -1,4 +1,4 @@
-"""Steps are ordered while the loop goes on, and nobody sees a difference."""
+"""Orders of steps sent while the loop runs on: same results as synchronous steps."""
 
 import pytest
 
@@ -15,7 +15,7 @@ EPOCHS, BATCHES, EVERY, READ_AT = 4, 30, 25, 9
 
 @pytest.fixture(params=[False, True], ids=["at work", "done"])
 def ordered(request, monkeypatch):
-    """The steps of each order, of a program that takes them as a wafer does, as (first, last)."""
+    """Ranges of steps of each order, as (first, last), on a program that runs asynchronously."""
     found, order = [], CpuProgram.order
 
     def noted(self, steps):
@@ -29,7 +29,7 @@ def ordered(request, monkeypatch):
 
 
 def kit():
-    """Batches of 4, many of them."""
+    """Kit with many batches of 4."""
     made = Kit()
     torch.manual_seed(5)
     x, y = torch.randn(4 * BATCHES, 6, dtype=torch.float64), torch.randint(4, (4 * BATCHES,))
@@ -38,7 +38,7 @@ def kit():
 
 
 def reads_sometimes(kit):
-    """The loss, every so often; rates change by a schedule."""
+    """Loop that reads the loss every few steps; a schedule changes the rate."""
     schedule, found = StepLR(kit.optimizer, 7, 0.9), []
     for epoch in range(EPOCHS):
         for step, (x, y) in enumerate(kit.train, epoch * len(kit.train)):
@@ -53,7 +53,7 @@ def reads_sometimes(kit):
 
 
 def sums_up(kit):
-    """Losses and hits, which nobody reads before the end."""
+    """Sums of losses and hits, read at the end of each pass."""
     total, hits, found = 0, 0, []
     for _ in range(EPOCHS):
         for x, y in kit.train:
@@ -69,7 +69,7 @@ def sums_up(kit):
 
 
 def has_outputs_in_hand(kit):
-    """They are kept by the loop, which computes with one of them much later."""
+    """Loop that keeps outputs, and computes with one of them much later."""
     kept, found = [], []
     for epoch in range(EPOCHS):
         kept.clear()
@@ -84,7 +84,7 @@ def has_outputs_in_hand(kit):
 
 
 def trains_and_evaluates(kit):
-    """Each pass of training has one of validation behind it."""
+    """Loop with a validation after each pass of training."""
     found = []
     for _ in range(EPOCHS):
         kit.train_once()
@@ -120,7 +120,7 @@ def test_the_wafer_is_at_work_while_the_loop_goes_on(tmp_path, ordered):
 
 
 def test_outputs_in_the_loops_hand_hold_steps_back(tmp_path, ordered):
-    """As they might be read: then the program is compiled once more, and no step is gone."""
+    """Outputs may still be read: the program is compiled again, and no step is lost."""
     ours, theirs = kit(), kit()
     with ours.session(tmp_path):
         found = has_outputs_in_hand(ours)
@@ -128,7 +128,7 @@ def test_outputs_in_the_loops_hand_hold_steps_back(tmp_path, ordered):
 
 
 def test_an_order_goes_on_in_the_next_pass(tmp_path, ordered):
-    """Whose order of samples was known before: there is nothing to wait for."""
+    """The next pass's order of samples is known in advance."""
     ours = kit()
     with ours.session(tmp_path):
         ours.train_once()
@@ -136,8 +136,8 @@ def test_an_order_goes_on_in_the_next_pass(tmp_path, ordered):
     assert any(first < BATCHES < last for first, last in ordered)
 
 
-def test_batches_come_without_a_new_beginning_where_each_pass_is_validated(tmp_path, monkeypatch):
-    """From the third pass on, when what validation draws of torch's generator is known."""
+def test_batches_continue_across_passes_with_validations(tmp_path, monkeypatch):
+    """From the third pass on, as draws of the validation from torch's generator are known."""
     begun, begin = [], CpuProgram.begin
 
     def noted(self, first=0, *options):

@@ -1,4 +1,4 @@
-"""A loop that is only compiled or validated: its first program, no step, exit code 0."""
+"""Compile-only and validate-only runs of a loop: its first program, no step, exit code 0."""
 
 import pytest
 

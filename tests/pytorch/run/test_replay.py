@@ -1,4 +1,4 @@
-"""Sums of values of steps, in a script that is killed and run again: as those of one run."""
+"""Sums of step values in a script that is killed and run again: those of a single run."""
 
 import contextlib
 import signal
@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 
 class KilledError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 def kit():
-    """A short last batch in the training, and in the evaluation."""
+    """Kit with short last batches in training and evaluation."""
     made = Kit()
     torch.manual_seed(5)
     x, y = torch.randn(45, 6, dtype=torch.float64), torch.randint(4, (45,))
@@ -26,7 +26,7 @@ def kit():
 
 
 def loop(kit, last=None):
-    """Means and hits are read when all epochs are over. last: the batch that is not reached."""
+    """Means and hits, read after all epochs. last: batch at which the script ends."""
     found, batches = [], 0
 
     def count():
@@ -72,12 +72,12 @@ def test_sums_that_a_killed_script_has_not_read_are_those_of_one_run(tmp_path, k
 
 
 class TerminatedError(BaseException):
-    """As a task of a job is."""
+    """Stand-in for a task's termination by a signal."""
 
 
 @pytest.fixture
 def task():
-    """What a signal that ends a task does."""
+    """Raise TerminatedError on SIGTERM, as a task of a job does."""
 
     def end(*of_signal):
         raise TerminatedError
@@ -91,10 +91,8 @@ def task():
     ("signum", "ends"),
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)],
 )
-def test_a_run_that_a_signal_ends_behind_steps_that_are_collected_goes_on(
-    tmp_path, task, signum, ends
-):
-    """It waits for the order, and the loop is a step ahead of the checkpoint then."""
+def test_a_run_ended_by_a_signal_after_collected_steps_resumes(tmp_path, task, signum, ends):
+    """It waits for the order, while the loop is a step ahead of the checkpoint."""
 
     def hits(kit, interrupted=None):
         found, step = 0, 0

@@ -1,4 +1,4 @@
-"""All parts of a loop take their batches from one order of them, whichever comes first or anew."""
+"""All parts of a loop share one order of batches, whichever starts first or is compiled again."""
 
 import contextlib
 from itertools import pairwise
@@ -21,11 +21,11 @@ from csrun.runtime.chief.machine import Feed  # noqa: E402
 
 
 class StoppedError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 def kit(samples):
-    """Batches of 8, the last one of what is left."""
+    """Kit with batches of 8, the last one shorter."""
     made = Kit()
     torch.manual_seed(5)
     x, y = torch.randn(samples, 6, dtype=torch.float64), torch.randint(4, (samples,))
@@ -34,7 +34,7 @@ def kit(samples):
 
 
 def value_in_one_step(kit):
-    """One of the later steps reads what no other does, so that the program is compiled anew."""
+    """Loop with a single step that reads another value, so that the program is compiled again."""
     found = []
     for epoch in range(3):
         for step, (x, y) in enumerate(kit.train):
@@ -50,7 +50,7 @@ def value_in_one_step(kit):
 
 
 def value_and_clipping(kit):
-    """Steps with clipping and without take turns; one without is compiled anew."""
+    """Steps alternately with and without clipping; one without is compiled again."""
     found = []
     for epoch in range(5):
         for step, (x, y) in enumerate(kit.train):
@@ -85,7 +85,7 @@ def stops(after):
 
 
 def same(ours, theirs, loop, folder):
-    """The weights and what was read, of both."""
+    """Assert equal weights and values read."""
     with ours.session(folder):
         found = [float(number) for number in loop(ours)]
     torch.testing.assert_close(found, [float(n) for n in loop(theirs)], rtol=1e-9, atol=1e-10)
@@ -108,9 +108,9 @@ def test_a_run_goes_on_with_the_short_last_batch(tmp_path, taken, caplog):
 
 
 def loaded(machine, monkeypatch):
-    """The programs that are on a machine of this class, as they come and go.
+    """Set of programs currently loaded on a machine of this class.
 
-    One takes its batches from another only while these are made: while someone takes them.
+    A program may only share batches of another one while that one or its other users are loaded.
     """
     there, gone, load, unload = set(), set(), machine.load, machine.unload
     source = {}  # of a program's batches: for which program they were made first
@@ -133,8 +133,8 @@ def loaded(machine, monkeypatch):
     return there
 
 
-def test_a_program_that_is_compiled_anew_takes_the_place_of_its_former_one(tmp_path, monkeypatch):
-    """Values are asked for, one after the other; there are whole batches and the short last one."""
+def test_a_recompiled_program_replaces_its_former_one(tmp_path, monkeypatch):
+    """Further values are read in turn; whole batches and the short last one have a program each."""
     there, counts = loaded(CpuMachine, monkeypatch), []
     ours = kit(45)
     with ours.session(tmp_path):
@@ -170,7 +170,7 @@ def test_forms_of_edits_of_a_session_that_is_over_are_let_go(tmp_path, monkeypat
 
 
 def trained_and_evaluated(kit, evaluates):
-    """One pass; the losses of an evaluation after it, if there is one."""
+    """One pass; return the losses of an evaluation after it, if there is one."""
     kit.train_once()
     if not evaluates:
         return []
@@ -181,8 +181,8 @@ def trained_and_evaluated(kit, evaluates):
     return losses
 
 
-def test_an_evaluation_that_comes_again_has_its_batches_made_anew(tmp_path, monkeypatch):
-    """It is let go when the Session before did without, and nobody takes its batches any more."""
+def test_a_repeated_evaluation_makes_its_batches_again(tmp_path, monkeypatch):
+    """It is unloaded by a Session without an evaluation, and its batches have no other user."""
     there, counts, found = loaded(CpuMachine, monkeypatch), [], []
     ours, theirs = kit(48), kit(48)
     session = ours.session(tmp_path)
@@ -197,7 +197,7 @@ def test_an_evaluation_that_comes_again_has_its_batches_made_anew(tmp_path, monk
 
 
 def clipped_in_turn(kit):
-    """Every second step clips, and needs all gradients before the first update."""
+    """Loop that clips in every second step, which needs all gradients before the first update."""
     found = []
     for step, (x, y) in enumerate(kit.train):
         kit.optimizer.zero_grad()
@@ -210,8 +210,8 @@ def clipped_in_turn(kit):
     return found
 
 
-def test_a_step_that_needs_a_longer_window_of_gradients_gets_another_store(tmp_path, monkeypatch):
-    """One more store, with the state of the first; its window has all gradients, each aligned."""
+def test_a_step_that_needs_more_gradients_at_once_gets_another_store(tmp_path, monkeypatch):
+    """Another store, with the first one's state, whose window has all aligned gradients."""
     stores, make = [], CpuMachine.__init__
 
     def noted(self, executable, *args):

@@ -1,4 +1,4 @@
-"""Several Sessions of one script: parts of one run, with one store."""
+"""Several Sessions of one script: parts of one run with one store."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Script:
-    """A model, its optimizer, a shuffled training set whose last batch is short, a validation."""
+    """Model, optimizer, shuffled training set with a short last batch, validation set."""
 
     def __init__(self, seed=3):
         torch.manual_seed(seed)
@@ -60,7 +60,7 @@ class Script:
 
 
 class Plain:
-    """No Session: the loop is PyTorch's."""
+    """Script without a Session, in plain PyTorch."""
 
     def __init__(self, *unused, **options):
         pass
@@ -73,7 +73,7 @@ class Plain:
 
 
 def epochs(script, count, after=lambda epoch: None):
-    """A training and an evaluation in turn, a Session each: all that was read."""
+    """Values read from alternating training and evaluation, a Session for each."""
     torch.manual_seed(4)
     read = []
     for epoch in range(count):
@@ -160,7 +160,7 @@ def test_weights_that_a_replayed_session_does_not_have_are_refused(tmp_path):
 
 
 def test_another_model_is_evaluated_between_two_trainings(tmp_path):
-    """As an average of weights; the training goes on from its checkpoint, bit for bit."""
+    """As by averaged weights; training resumes from its checkpoint with the same bits."""
 
     def run(script, folder, between):
         script.on_csrun(folder)
@@ -207,7 +207,7 @@ def test_a_copy_of_the_model_in_the_block_is_a_plain_model_with_its_weights(tmp_
 
 
 class LeftError(Exception):
-    """The loop raises."""
+    """Raised by the loop."""
 
 
 @pytest.mark.parametrize("left_at", [2, 6])
@@ -266,7 +266,7 @@ def test_a_loop_may_be_left_in_the_middle_and_a_block_may_have_no_step(tmp_path,
     ours, theirs = Script().on_csrun(tmp_path), Script()
 
     def some(script, count):
-        """Leaves loop and block by a return."""
+        """Leave loop and block by a return."""
         loss = None
         script.model.train()
         with script.make(script.model, script.optimizer, script.criterion, mode="train"):
@@ -370,7 +370,7 @@ def test_numbers_of_the_script_are_in_the_events_at_their_steps(tmp_path):
 
 
 def test_a_second_training_in_the_same_folder_is_refused(tmp_path):
-    """It would take the first one's steps as its own, and train nothing."""
+    """It would count the first one's steps as its own, and train nothing."""
     kit = Kit()
     with kit.session(tmp_path / "one"):
         kit.train_once()

@@ -1,4 +1,4 @@
-"""Batches of a loader: those that streamers make for a program."""
+"""Batches of a loader, as made by streamers for a program."""
 
 from types import SimpleNamespace
 

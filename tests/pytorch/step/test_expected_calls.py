@@ -1,4 +1,4 @@
-"""Calls of step 1 that later steps make again."""
+"""Calls of step 1 repeated by later steps."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from torch.nn import functional  # noqa: E402
 
 
 def test_an_evaluation_writes_into_its_values(tmp_path):
-    """As Hugging Face's Trainer scales the loss that a model returns."""
+    """As in Hugging Face's Trainer, which scales the loss returned by a model."""
 
     def loop(kit):
         found = []
@@ -27,7 +27,7 @@ def test_an_evaluation_writes_into_its_values(tmp_path):
 
 
 def smoothed(out, y):
-    """Label smoothing of the Annotated Transformer: a distribution that is written in parts."""
+    """Label smoothing of the Annotated Transformer: a distribution written in slices."""
     found = out.log_softmax(1)
     truth = found.data.clone().fill_(0.1 / 2)
     truth.scatter_(1, y[:, None], 0.9)
@@ -37,7 +37,7 @@ def smoothed(out, y):
 
 
 def of_sorted(out, y):
-    """Loss of Lovász: differences of what follows each other, in place."""
+    """Lovász loss: differences of adjacent values, in place."""
     errors, order = (1 - out.flatten()).sort(descending=True)
     truth = functional.one_hot(y, 4).double().flatten()[order]
     steps = 1 - (truth.sum() - truth.cumsum(0)) / (truth.sum() + (1 - truth).cumsum(0))
@@ -46,7 +46,7 @@ def of_sorted(out, y):
 
 
 def of_view(out, y):
-    """A view that is older than the write."""
+    """View created before the write."""
     values = out * 2
     first = values[:, 0]
     values[:, :2] = out[:, 2:] ** 2
@@ -66,7 +66,7 @@ def test_the_loss_writes_parts_of_its_values(tmp_path, loss_of, caplog):
 
 
 class TakesMore(nn.Module):
-    """Model with an argument that the loss does not depend on."""
+    """Model with an argument on which the loss does not depend."""
 
     def __init__(self):
         super().__init__()
@@ -84,7 +84,7 @@ class TakesMoreKit(Kit):
 
 
 def test_the_model_leaves_a_value_of_the_batch_unused(tmp_path, caplog):
-    """As Hugging Face's Trainer gives each model the number of labels."""
+    """As in Hugging Face's Trainer, which passes the number of labels to each model."""
 
     def loop(kit):
         found = []

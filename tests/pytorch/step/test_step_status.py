@@ -1,4 +1,4 @@
-"""The states of a step, and the changes that are none."""
+"""States of a step, and invalid transitions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A loss that the loop computes itself, of parts and transposes of what the model returns."""
+"""A loss computed by the loop, from slices and transposes of the model's output."""
 
 import pytest
 
@@ -111,7 +111,7 @@ def test_conversions_that_change_nothing_are_none(tmp_path):
 
 @pytest.mark.parametrize("cut", [slice(1, 3), slice(0, None)], ids=["some columns", "all"])
 def test_parts_of_an_output_are_made_contiguous(tmp_path, cut):
-    """As sequence models do: out[:, 1:].contiguous().view(-1, classes)."""
+    """As in sequence models: out[:, 1:].contiguous().view(-1, classes)."""
 
     def loss_of(out, y):
         part = out[:, cut]
@@ -159,7 +159,7 @@ def test_rows_that_the_loop_writes_into_its_own_tensor_are_kept(tmp_path):
 
 
 def test_a_detached_created_tensor_shares_its_memory(tmp_path):
-    """Writes after the update, and within the next step, are seen in all of its aliases."""
+    """Writes after the update and in the next step are visible in all of its aliases."""
 
     def loop(kit):
         found, earlier = [], []
@@ -195,7 +195,7 @@ CREATED = [
 
 @pytest.mark.parametrize("created", [CREATED, [lambda out: 0] * 4 + CREATED[-2:]])
 def test_a_sum_may_begin_with_any_new_tensor(tmp_path, created):
-    """Also if it is first created in a later step, and only as a part of the loss."""
+    """Also if it is first created in a later step, and is only a part of the loss."""
 
     def loop(kit):
         losses = []
@@ -225,7 +225,7 @@ def test_floats_are_not_written_into_integers(tmp_path):
 
 
 class ListKit(Kit):
-    """A Session of lists."""
+    """Kit whose Session has lists."""
 
     def session(self, folder):
         super().session(folder)
@@ -250,7 +250,7 @@ def test_terms_may_be_written_into_a_tensor_created_before_the_call_of_the_model
 
 @pytest.mark.parametrize("is_loss", [True, False])
 def test_a_loss_in_a_tensor_of_an_earlier_step_is_refused(tmp_path, is_loss):
-    """Its gradient would be lost; as a metric it may be written."""
+    """Its gradient would be lost; a metric may be written there."""
 
     def loop(kit):
         total, losses = torch.zeros((), dtype=torch.float64), []
@@ -272,7 +272,7 @@ def test_a_loss_in_a_tensor_of_an_earlier_step_is_refused(tmp_path, is_loss):
 
 
 class Attending(nn.Module):
-    """A network with dropout, and a buffer of integers that forward cuts."""
+    """Network with dropout, and an integer buffer that forward slices."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a loop has read, in its file: checked when it is read, and nothing else is written."""
+"""Log of values that a loop has read: checked on reading, written only for reads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Batches of a loop's loaders: which one streamers begin with."""
+"""First batch of streamers, among a loop's loaders."""
 
 import pytest
 
@@ -14,11 +14,11 @@ BATCHES = 5  # of a pass
 
 
 def flush() -> None:
-    """Nothing is queued."""
+    """Does nothing, as no calls are queued."""
 
 
 def test_streamers_begin_with_the_next_pass_where_the_next_batch_is_unknown():
-    """Its order is known; that of the pass before, which an earlier run has taken, is not."""
+    """The order of the next pass is known; that of a pass taken by an earlier run is not."""
     batches = Batches(SessionLoader(DataLoader(DATA, 8, shuffle=True)), 0)
     batches.begin(flush)
     torch.rand(3)  # moves the generator, as passes over other loaders do

@@ -1,4 +1,4 @@
-"""Checkpoints of PyTorch scripts as files that a model's load_state_dict takes, and back."""
+"""Checkpoints of PyTorch scripts as files for load_state_dict, and back."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from csrun.records.torch_names import stored_name  # noqa: E402
 
 
 class Model(nn.Module):
-    """A table that is tied to the head, a norm with running statistics, a parameter in the root."""
+    """Model with a tied table, running statistics, and a parameter in the root module."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ def model():
 
 @pytest.fixture
 def model_dir(model, tmp_path):
-    """As a script leaves it: each tensor once, with PyTorch's layout; an optimizer's beside it."""
+    """Folder left by a script: each tensor once, in PyTorch's layout, and optimizer state."""
     named = [*model.named_parameters(), *model.named_buffers()]
     tensors = {stored_name(n): t.detach().numpy() for n, t in named if t.is_floating_point()}
     slots = {f"momentum/{name}": np.zeros_like(array) for name, array in tensors.items()}

@@ -1,4 +1,4 @@
-"""Weights in the store: their names, and matrices that come in parts."""
+"""Weights in the store: names, and sharded matrices."""
 
 import pytest
 
@@ -25,7 +25,7 @@ B, T, V, D, UNITS, RATE = 4, 6, 61, 16, 48, 0.1
 
 
 class Language(torch.nn.Module):
-    """An embedding, two linear layers, and the table again, or a head of its own."""
+    """Embedding, two linear layers, and a head, tied or not."""
 
     def __init__(self, is_tied):
         super().__init__()
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
 
 
 class Nested(nn.Module):
-    """`encoder.fc` and `momentum.fc` end like `fc`; Adam has no slot called momentum."""
+    """Names `encoder.fc` and `momentum.fc` end in `fc`; Adam has no slot called momentum."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Nested(nn.Module):
 
 
 class KilledError(Exception):
-    """The script ends here."""
+    """Raised to end the script."""
 
 
 def test_a_killed_loop_resumes_with_all_weights(tmp_path):
@@ -116,7 +116,7 @@ def test_a_killed_loop_resumes_with_all_weights(tmp_path):
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path):
-    """`weight` in the root and `model.weight` would be one weight of the store."""
+    """`weight` in the root and `model.weight` have the same name in the store."""
     made = Kit()
     made.model = nn.Module()
     made.model.weight, made.model.model = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
@@ -127,9 +127,9 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
 
 
 class Named(nn.Module):
-    """Layers whose names have other signs than those of the IR, two of them alike there.
+    """Layers whose names have characters that the IR lacks, two of them equal without these.
 
-    Numbers at the end of a name are left out of the program, which leaves a keyword here.
+    Trailing numbers are removed from names in the program, which leaves a Python keyword here.
     """
 
     def __init__(self):

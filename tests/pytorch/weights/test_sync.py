@@ -17,7 +17,7 @@ from csrun.records import checkpoints  # noqa: E402
 
 
 def test_a_norm_that_is_switched_between_passes_is_refused(tmp_path):
-    """Its statistics are no state of the second program, whose store would have to be another."""
+    """Its statistics are not state of the second program, whose store would have to differ."""
     kit = Kit(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4))
     said = r"test_sync.py:[0-9]+: 1.running_mean, 1.running_var are updated in some"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
@@ -45,7 +45,7 @@ def test_weights_are_kept_while_a_step_that_ends_adds_its_own():
 
 
 class Watched(nn.Module):
-    """A layer that keeps the least value of its inputs, and the root of their sum."""
+    """Layer that keeps the minimum of its inputs, and the root of their sum."""
 
     def __init__(self):
         super().__init__()

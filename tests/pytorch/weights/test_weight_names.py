@@ -1,4 +1,4 @@
-"""Parameters and modules with names that csrun's compiler also gives to values."""
+"""Parameters and modules whose names csrun's compiler also uses for values."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 
 
 class Named(nn.Module):
-    """A model whose parameters have the names of operators, and modules those of arrays."""
+    """Model whose parameters are named as operators, and modules as arrays."""
 
     def __init__(self):
         super().__init__()

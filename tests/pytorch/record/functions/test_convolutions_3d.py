@@ -1,4 +1,4 @@
-"""Convolutions in 3-D, plain and transposed, beside PyTorch's."""
+"""3-D convolutions, plain and transposed, against PyTorch."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 
 def volumes(kind, *given, **options):
-    """A convolution of [4, 4, 5, 6, 7]."""
+    """Function of a convolution's volumes [4, 4, 5, 6, 7]."""
     return row(lambda x, conv: conv(x), 4, 5, 6, 7, modules=(kind(4, 6, *given, **options),))
 
 

@@ -1,4 +1,4 @@
-"""Losses rewritten with other functions, and the arguments that their recordings get."""
+"""Losses rewritten with other functions, and their recorded arguments."""
 
 from torch.nn import functional
 

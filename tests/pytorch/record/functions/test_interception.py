@@ -1,4 +1,4 @@
-"""Answers that libraries get while a step is recorded."""
+"""Results that libraries see while a step is recorded."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_a_traced_tensor_is_a_graphs_value_to_a_library_that_asks():
 
 
 class Recomputed(torch.autograd.Function):
-    """A layer whose backward pass computes it again, as in reversible networks."""
+    """Layer recomputed in its backward pass, as in reversible networks."""
 
     @staticmethod
     def forward(ctx, x, layer):

@@ -1,4 +1,4 @@
-"""Packed sequences: recurrent layers on padded rows whose lengths are of the batch."""
+"""Packed sequences: recurrent layers on padded rows with lengths from the batch."""
 
 import json
 
@@ -19,7 +19,7 @@ LONGEST = 5
 
 
 class Lengths(Kit):
-    """Batches of 8 sequences; in the first batches the longest is shorter than the padding."""
+    """Batches of 8 sequences; in the first ones the longest is shorter than the padding."""
 
     def __init__(self, model):
         super().__init__(model)
@@ -33,7 +33,7 @@ class Lengths(Kit):
 
 
 class Network(nn.Module):
-    """A recurrent layer, a mean over time and the last states."""
+    """Recurrent layer, mean over time, and the last states."""
 
     def __init__(self, layer):
         super().__init__()
@@ -54,7 +54,7 @@ class Network(nn.Module):
 
 
 class OfRows(Network):
-    """Takes the packed rows themselves, and packs them again."""
+    """Network that computes on packed rows, and packs them again."""
 
     def head(self, packed):
         rows = PackedSequence(self.last(packed.data), *packed[1:])
@@ -94,7 +94,7 @@ def test_other_functions_get_the_valid_rows(tmp_path):
 
 
 class Edited(Network):
-    """Edits the input's or the layer's packed rows by `edit`, which may return others."""
+    """Network that edits the packed input or output by `edit`, which may return other rows."""
 
     def __init__(self, layer, edit):
         super().__init__(layer)
@@ -111,7 +111,7 @@ class Edited(Network):
 
 
 class Negated(torch.autograd.Function):
-    """The opposite; the gradient is negated twice."""
+    """Negation whose gradient is negated twice."""
 
     @staticmethod
     def forward(ctx, x):
@@ -127,7 +127,7 @@ class Negated(torch.autograd.Function):
 
 
 class Returned(Negated):
-    """The argument itself, as reversals of gradients return it."""
+    """Identity that returns its argument, as gradient reversals do."""
 
     @staticmethod
     def forward(ctx, x):
@@ -179,7 +179,7 @@ def test_packed_rows_are_edited_as_in_pytorch(tmp_path, edit):
 
 
 class Padded(Lengths):
-    """Batches with NaN and infinity as padding."""
+    """Batches with NaN and infinity in the padding."""
 
     def __init__(self, model):
         super().__init__(model)

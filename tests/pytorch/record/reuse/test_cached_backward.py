@@ -1,4 +1,4 @@
-"""Backward passes that are known from steps with the same forward."""
+"""Backward passes reused from steps with the same forward."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ UNTIL_KNOWN = 2  # steps whose backward pass PyTorch runs
 
 
 class Doubled(torch.autograd.Function):
-    """A function of the user's, which may do another thing in each backward pass."""
+    """User-defined function whose backward pass can change from call to call."""
 
     @staticmethod
     def forward(ctx, x):
@@ -49,7 +49,7 @@ def saved_through_hooks(x):
 
 
 class Network(nn.Module):
-    """Two layers, of which `change` is called between."""
+    """Two layers, with `change` called between them."""
 
     def __init__(self, change=lambda x: x * 2):
         super().__init__()
@@ -62,7 +62,7 @@ class Network(nn.Module):
 
 @pytest.fixture
 def repeated(monkeypatch):
-    """Backward passes that were repeated."""
+    """Backward passes that were reused."""
     found = []
     repeat = CachedBackward.repeat
 
@@ -83,7 +83,7 @@ def recorded(model, known, step=STEP):
 
 
 def check_numbers(model, recording):
-    """The gradients are PyTorch's."""
+    """Assert that gradients are PyTorch's."""
     found = interpret(recording, recording.gradients.values())
     STEP(model, BATCH)
     for name, parameter in model.named_parameters():
@@ -127,7 +127,7 @@ def test_a_hook_of_a_parameter_is_called_from_its_step_on(repeated, add):
 
 
 def test_the_autograd_graph_decides_not_the_operators(repeated):
-    """`detach` is no operator of the recording."""
+    """`detach` is not among the recorded operators."""
     is_detached = []
     model = Network(lambda x: (x.detach() if is_detached else x) * 2)
     known = CachedOperators()
@@ -174,8 +174,8 @@ def test_options_of_backward_are_pytorchs(repeated):
     assert not repeated
 
 
-def test_a_write_into_a_part_of_a_repeated_gradient_is_recorded_as_before(repeated):
-    """A gradient of a matrix product is a view of another value."""
+def test_a_write_into_a_slice_of_a_reused_gradient_is_recorded(repeated):
+    """The gradient of a matrix product is a view of another value."""
 
     def edited(model, batch):
         STEP(model, batch)
@@ -192,8 +192,8 @@ def test_a_write_into_a_part_of_a_repeated_gradient_is_recorded_as_before(repeat
         assert torch.equal(found[last.gradients[name]], parameter.grad), name
 
 
-def test_a_repeated_step_leaves_nothing_behind(repeated):
-    """The autograd graph is not freed by a backward pass, and its cycles are not Python's."""
+def test_a_repeated_step_leaks_no_autograd_graph(repeated):
+    """Backward does not free it, and the garbage collector does not see its cycles."""
     model, known, recorders = Network(), CachedOperators(), []
     for _ in range(UNTIL_KNOWN + 1):
         recorder = StepRecorder(model)

@@ -1,4 +1,4 @@
-"""Recorded steps that follow the calls of earlier ones, beside steps that PyTorch runs through."""
+"""Recorded steps that match the calls of earlier ones, against steps dispatched by PyTorch."""
 
 from contextlib import nullcontext
 
@@ -83,7 +83,7 @@ def recorded(model, known, change=same, follows=True):
 
 @pytest.fixture
 def gone_back(monkeypatch):
-    """Steps that followed known calls and had to leave them."""
+    """Steps that matched known calls and then had to fall back."""
     found = []
     go_back = CallMatcher._fall_back
 
@@ -103,7 +103,7 @@ def known_of(model, change=same):
 
 
 def check_same(one, other):
-    """Two recordings are equal operator by operator, and their gradients by their numbers."""
+    """Assert that two recordings have equal operators and the same numbering of gradients."""
     goals = [[each.loss, *each.gradients.values(), *each.written.values()] for each in (one, other)]
     assert is_same(one, goals[0], other, goals[1])
     assert one.gradients == other.gradients
@@ -115,7 +115,7 @@ def check_same(one, other):
 
 
 def check_numbers(model, recording, change=same):
-    """The gradients are PyTorch's."""
+    """Assert that gradients are PyTorch's."""
     found = interpret(recording, recording.gradients.values())
     step(model, BATCH, change)
     for name, parameter in model.named_parameters():
@@ -147,8 +147,8 @@ def test_a_followed_step_is_recorded_as_one_that_pytorch_runs(gone_back, monkeyp
 
 
 @pytest.mark.parametrize("place", range(PLACES))
-def test_a_step_may_leave_the_known_calls_anywhere(gone_back, place):
-    """As it does something else there, all calls before it are made after all."""
+def test_a_step_may_diverge_from_known_calls_anywhere(gone_back, place):
+    """All calls before the divergence are then dispatched."""
 
     def change(now, tensor):
         if now != place:
@@ -194,7 +194,7 @@ def test_a_write_into_a_view_of_a_followed_value(gone_back):
 
 
 class Tripled(torch.autograd.Function):
-    """Has a gradient of its own."""
+    """Function with its own gradient."""
 
     @staticmethod
     def forward(ctx, x):
@@ -236,7 +236,7 @@ def test_the_loop_may_ask_what_autograd_knows(gone_back):
 
 
 def test_a_constant_may_have_other_numbers(gone_back):
-    """Which is for the program to take, not for the calls."""
+    """The program takes its values, which calls do not depend on."""
     factor = torch.tensor(0.5)
 
     def scaled(now, tensor):

@@ -1,4 +1,4 @@
-"""Operators taken over from the last recording of a step."""
+"""Operators reused from the last recording of a step."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from csrun.pytorch.record.reuse.operator_cache import CachedOperators
 
 
 class Network(nn.Module):
-    """Two layers, of which `change` is called between."""
+    """Two layers, with `change` called between them."""
 
     def __init__(self, change=lambda x: x * 2):
         super().__init__()
@@ -28,7 +28,7 @@ STEP = supervised(nn.CrossEntropyLoss())
 
 
 def recorded(model, known=None, batch=BATCH):
-    """Record a step, after another one."""
+    """Record a step, after an earlier one."""
     recorder = StepRecorder(model)
     recorder.reader, recorder.repeated.known = reader_of(recorder), known or CachedOperators()
     with recorder:
@@ -37,13 +37,13 @@ def recorded(model, known=None, batch=BATCH):
 
 
 def taken_over(first, second):
-    """Names of the operators of a recording that are those of an earlier one."""
+    """Names of a recording's operators that are objects of an earlier one."""
     pairs = zip(first.operators, second.operators, strict=False)
     return [now.name for was, now in pairs if was is now]
 
 
 def check_numbers(model, recording, batch=BATCH):
-    """The gradients are PyTorch's."""
+    """Assert that gradients are PyTorch's."""
     found = interpret(recording, recording.gradients.values())
     STEP(model, batch)
     for name, parameter in model.named_parameters():
