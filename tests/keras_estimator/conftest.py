@@ -1,8 +1,8 @@
-"""What the tests of this folder share: programs that many of them compile."""
+"""Fixture of this folder: a shared compile cache."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _compiles_are_kept(kept_compiles: None) -> None:
-    """Most loops are of a few small models, and nobody reads a text of their programs."""
+    """Share compiles of the same small models, and skip their texts."""

@@ -1,4 +1,4 @@
-"""Callbacks of a fit beside those of Keras's own: values of epochs, learning rates and weights."""
+"""Callbacks of a fit against Keras: values of epochs, learning rates and weights."""
 
 import csv
 
@@ -220,8 +220,8 @@ def test_averages_are_the_models_weights_at_the_end_of_a_fit_but_not_a_checkpoin
     assert np.abs(stored - model.get_weights()[0]).max() > 1e-3
 
 
-def test_weights_that_callbacks_set_at_the_end_are_those_of_a_rerun(tmp_path):
-    """Instead of the averages, which a rerun with nothing left to train would set."""
+def test_a_rerun_has_the_weights_that_callbacks_set_at_the_end(tmp_path):
+    """A rerun has nothing left to train, and must not set the averages instead."""
     given = {"batch_size": BATCH, "epochs": 3, "shuffle": False, "validation_data": VALID}
     model = averaged()
     model.fit(X, Y, **given, callbacks=[stopping(monitor="val_accuracy")], verbose=0)
@@ -247,8 +247,8 @@ def test_a_learning_rate_that_the_user_sets_between_two_fits_counts(tmp_path, bu
 
 
 @pytest.mark.parametrize("build", [adam, adamax], ids=["by a rule", "recorded"])
-def test_a_learning_rate_that_a_callback_has_reached_goes_on_in_other_processes(tmp_path, build):
-    """The first fits are of one process, whose model has the reached rate: it is no new one."""
+def test_a_learning_rate_set_by_a_callback_is_kept_in_other_processes(tmp_path, build):
+    """The first two fits share a process and model; its current rate must not count as set anew."""
     given = {"batch_size": BATCH, "shuffle": False}
     make = lambda: [C.LearningRateScheduler(halved)]  # noqa: E731
     first = KerasModelToCerebrasEstimator(build, tmp_path)
@@ -261,8 +261,8 @@ def test_a_learning_rate_that_a_callback_has_reached_goes_on_in_other_processes(
     assert found.history["loss"] == pytest.approx(wanted.history["loss"][2:], rel=1e-5)
 
 
-def test_a_callback_that_is_not_called_changes_nothing_of_the_training(tmp_path):
-    """Momentum of a training with callbacks has another form."""
+def test_a_callback_that_is_not_called_does_not_change_the_checkpoint(tmp_path):
+    """Momentum in a training with callbacks is stored in another form."""
     given = {"batch_size": BATCH, "shuffle": False}
     for epochs, callbacks in ((1, [C.TensorBoard(tmp_path / "logs")]), (2, None)):
         estimator = KerasModelToCerebrasEstimator(mlp, tmp_path / "run")
@@ -278,17 +278,16 @@ def test_validation_batches_can_be_divided_as_those_of_the_training(tmp_path):
 
 
 class OfTests(C.Callback):
-    """A callback of the user's own that asks for the batches of evaluations."""
+    """User-defined callback with a method for batches of evaluations."""
 
     def on_test_batch_end(self, batch, logs=None):
         """Never called."""
 
 
 class Scheduling(C.Callback):
-    """A callback that replaces the learning rate by a schedule."""
+    """Callback that replaces the learning rate by a schedule."""
 
     def on_epoch_end(self, epoch, logs=None):
-        """Set a schedule."""
         schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
         self.model.optimizer.learning_rate = schedule
 

@@ -1,4 +1,4 @@
-"""A model's own train_step, beside Keras's fit; steps that are not a loss and an update."""
+"""User-defined train_step against Keras's fit; steps other than a loss and an update."""
 
 import re
 
@@ -23,44 +23,41 @@ HERE = re.escape(__file__)
 
 
 class Super(keras.Sequential):
-    """A model that calls the built-in step."""
+    """Model that calls the built-in step."""
 
     def train_step(self, data):
-        """The built-in step, with a value of the batch."""
+        """Return the results of the built-in step, and a value of the batch."""
         return {**super().train_step(data), "batch_mean": ops.mean(data[0])}
 
 
 class Named(Super):
-    """A model that returns values of its metrics' names, and reads one result."""
+    """Model that returns values under its metrics' names, and reads one result."""
 
     def train_step(self, data):
-        """The built-in step, with the loss of the batch as its loss."""
+        """Return the results of the built-in step, with the batch's loss as the loss."""
         accuracy = super().train_step(data)["accuracy"]
         return {"loss": ops.mean(data[0]), "accuracy": accuracy}
 
     def get_metrics_result(self):
-        """Results of the metrics, by name."""
         found = super().get_metrics_result()
         return {name: found[name] for name in ("accuracy", "loss")}
 
 
 class SuperFunctional(keras.Model):
-    """A functional model that calls the built-in step."""
+    """Functional model that calls the built-in step."""
 
     def train_step(self, data):
-        """The built-in step."""
         return super().train_step(data)
 
 
 class Recipe(keras.Sequential):
-    """A model with the step of Keras's guide for PyTorch."""
+    """Model with the train_step of Keras's guide for PyTorch."""
 
     def gradients(self):
-        """Gradients that the step applies."""
+        """Return the gradients to apply."""
         return [v.value.grad for v in self.trainable_weights]
 
     def train_step(self, data):
-        """Forward and backward pass, update and metrics."""
         x, y = data
         self.zero_grad()
         y_pred = self(x, training=True)
@@ -78,7 +75,7 @@ class Recipe(keras.Sequential):
 
 
 class Autoencoder(keras.Model):
-    """A model whose loss is computed in its step."""
+    """Variational autoencoder that computes its loss in train_step."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -87,15 +84,12 @@ class Autoencoder(keras.Model):
 
     @property
     def metrics(self):
-        """Parts of the loss."""
         return [*self.trackers.values()]
 
     def call(self, x):
-        """The rebuilt features."""
         return self.decoder(self.encoder(x)[:, :3])
 
     def train_step(self, data):
-        """A variational loss, its gradients and the update."""
         self.zero_grad()
         mean, log_var = ops.split(self.encoder(data), 2, axis=-1)
         rebuilt = ops.mean(ops.sum(ops.square(data - self.decoder(mean)), axis=-1))
@@ -182,18 +176,17 @@ def test_a_step_of_one_loss_and_one_update_is_that_of_keras(tmp_path, build, dat
 
 
 class SuperTest(keras.Sequential):
-    """A model that calls the built-in step of an evaluation."""
+    """Model that calls the built-in test_step."""
 
     def test_step(self, data):
-        """The built-in step, with a value of the batch."""
+        """Return the results of the built-in step, and a value of the batch."""
         return {**super().test_step(data), "batch_mean": ops.mean(data[0])}
 
 
 class RecipeTest(keras.Sequential):
-    """A model with the step of an evaluation of Keras's guide."""
+    """Model with the test_step of Keras's guide."""
 
     def test_step(self, data):
-        """Forward pass and metrics."""
         x, y = data
         y_pred = self(x, training=False)
         loss = self.compute_loss(y=y, y_pred=y_pred)
@@ -206,14 +199,14 @@ class RecipeTest(keras.Sequential):
 
 
 class NoLoss(keras.Sequential):
-    """A model whose evaluation has no loss, and whose prediction has two values."""
+    """Model whose evaluation has no loss, and whose prediction has two values."""
 
     def test_step(self, data):
-        """A share of positive features."""
+        """Return the share of positive features."""
         return {"positive": ops.mean(ops.cast(self(data[0]) > 0, "float32"))}
 
     def predict_step(self, data):
-        """The probabilities of the classes, and the largest one."""
+        """Return the probabilities of classes, and the largest one."""
         probabilities = ops.softmax(super().predict_step(data))
         return {"classes": probabilities, "largest": ops.max(probabilities, axis=-1)}
 
@@ -238,7 +231,7 @@ def test_an_own_test_step_is_evaluated_as_in_keras(tmp_path, kind, micro_batch):
 
 
 def _flat(values):
-    """Numbers by name, of dicts in dicts, too."""
+    """Numbers by name, flattened from nested dicts."""
     found = {}
     for name, value in values.items():
         found |= _flat(value) if isinstance(value, dict) else {name: value}
@@ -257,46 +250,44 @@ def test_an_own_predict_step_predicts_as_in_keras(tmp_path):
 
 
 class Accumulates(Recipe):
-    """A model that adds up the gradients of all steps."""
+    """Model that accumulates the gradients of all steps."""
 
     def zero_grad(self, set_to_none=True):
-        """Nothing."""
+        """Do nothing."""
 
 
 class NoUpdate(keras.Sequential):
-    """A model without an update."""
+    """Model without an update."""
 
     def train_step(self, data):
-        """A loss."""
         loss = ops.mean(self(data[0]))
         loss.backward()
         return {"loss": loss}
 
 
 class Counts(Recipe):
-    """A model that reads the number of the step."""
+    """Model that reads the number of the step."""
 
     def gradients(self):
-        """The gradients, after a read."""
         ops.cast(self.optimizer.iterations, "float32")
         return super().gradients()
 
 
 class CountsSteps(Recipe):
-    """A model that counts steps in an integer."""
+    """Model that counts steps in an integer."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.count = self.add_weight(shape=(), dtype="int32", trainable=False, name="count")
 
     def compute_loss(self, *given, **options):
-        """The loss, which grows."""
+        """Return a loss that depends on the count."""
         self.count.assign(self.count + 1)
         return super().compute_loss(*given, **options) * ops.cast(self.count, "float32")
 
 
 class Unlisted(Recipe):
-    """A model that updates a metric that its `metrics` do not have."""
+    """Model that updates a metric missing in its `metrics`."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -304,20 +295,17 @@ class Unlisted(Recipe):
 
     @property
     def metrics(self):
-        """None."""
         return []
 
     def train_step(self, data):
-        """The step, and the mean of the features."""
         self.mean.update_state(data[0])
         return {**super().train_step(data), "mean": self.mean.result()}
 
 
 class Returns(Recipe):
-    """A model that returns another value. function: of the model."""
+    """Model that returns another value. function: of the model."""
 
     def train_step(self, data):
-        """The step, and the value."""
         return {**super().train_step(data), "value": type(self).function(self)}
 
 
@@ -326,20 +314,18 @@ def returning(name, function):
 
 
 class Early(Recipe):
-    """A model that returns a result of before an update."""
+    """Model that returns a result from before an update."""
 
     def train_step(self, data):
-        """The step, and another update of the loss."""
         found = super().train_step(data)
         self.metrics[0].update_state(ops.mean(data[0]))
         return {**found, "mean": ops.mean(data[0])}
 
 
 class Bare(Recipe):
-    """A model that returns no dict."""
+    """Model whose train_step returns a number instead of a dict."""
 
     def train_step(self, data):
-        """The step, and a mean."""
         super().train_step(data)
         return ops.mean(data[0])
 
@@ -371,17 +357,15 @@ def test_another_step_is_refused(tmp_path, kind):
 
 
 class CountsInPython(Super):
-    """A model that counts its steps, and adds to its loss in each second one."""
+    """Model that counts steps in Python, and adds a term to every second loss."""
 
     steps = 0
 
     def compute_loss(self, *args, **options):
-        """The loss, with a term in each second step."""
         found = super().compute_loss(*args, **options)
         return found + 1.0 if self.steps % 2 else found
 
     def train_step(self, data):
-        """The built-in step, counted."""
         self.steps += 1
         return super().train_step(data)
 

@@ -1,4 +1,4 @@
-"""Forms of a Keras model and of its data; bad ones are refused with a line."""
+"""Forms of a Keras model and its data; invalid ones are refused with a line."""
 
 import numpy as np
 import pytest

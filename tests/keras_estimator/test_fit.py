@@ -1,4 +1,4 @@
-"""`fit` on arrays, its weights of samples, validation data and what it refuses, beside Keras's."""
+"""`fit` on arrays: sample weights, validation data and refused arguments, against Keras."""
 
 import numpy as np
 import pytest
@@ -90,14 +90,12 @@ def test_validation_data_are_checked_before_the_training(tmp_path, data, message
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches by number, beyond the last one, too."""
+    """Batches by index, which is valid beyond the last one, too."""
 
     def __len__(self):
-        """Number of batches."""
         return 4
 
     def __getitem__(self, number):
-        """Return a batch."""
         rows = slice(BATCH * (number % 4), BATCH * (number % 4 + 1))
         return X[rows], Y[rows]
 
@@ -106,14 +104,13 @@ class Changing(Batches):
     """Batches that change after each epoch."""
 
     def on_epoch_end(self):
-        """Nothing."""
+        """Do nothing."""
 
 
 class Ten(Batches):
-    """More batches, which are repeated."""
+    """More batches, which repeat."""
 
     def __len__(self):
-        """Number of batches."""
         return 10
 
 
@@ -145,18 +142,16 @@ def test_fit_takes_batches_as_keras_does(tmp_path, make, options):
 
 
 class Lengths(keras.callbacks.Callback):
-    """The numbers of steps of the epochs."""
+    """Numbers of steps of the epochs."""
 
     def __init__(self):
         super().__init__()
         self.found = []
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Begin a number."""
         self.found.append(0)
 
     def on_train_batch_end(self, batch, logs=None):
-        """Count a step."""
         self.found[-1] += 1
 
 
@@ -174,14 +169,14 @@ def test_epochs_that_keras_ends_early_are_refused(tmp_path, steps, lengths):
 
 
 class Distilled(keras.Sequential):
-    """A model whose loss has that of another model, by a signature without `training`."""
+    """Model whose loss contains another model's, with a signature without `training`."""
 
     def __init__(self, layers, teacher):
         super().__init__(layers)
         self.teacher = teacher
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, allow_empty=False):
-        """The loss of the labels and the distance to the teacher."""
+        """Return the loss of the labels and the distance to the teacher."""
         distance = keras.ops.mean(keras.ops.square(self.teacher(x, training=False) - y_pred))
         return super().compute_loss(x, y, y_pred, sample_weight) + distance
 
@@ -245,7 +240,7 @@ def test_lists_of_arrays_are_those_of_several_outputs(tmp_path):
 
 
 def test_fit_warns_once_of_samples_that_an_epoch_does_not_use(tmp_path, caplog):
-    """Its weights are those of Keras without these samples."""
+    """The weights are those of Keras without these samples."""
     samples = 2 * BATCH + 5
     estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
     estimator.fit(X[:samples], Y[:samples], **SETTINGS)
@@ -267,8 +262,8 @@ def adam():
     return mlp(keras.optimizers.Adam(0.01))
 
 
-def test_an_optimizer_goes_on_from_its_steps_in_keras(tmp_path):
-    """Also in a second run, which begins with the checkpoint of the first one."""
+def test_an_optimizer_continues_from_its_steps_in_keras(tmp_path):
+    """Also in a second run, which starts from the first one's checkpoint."""
     sample, model = batches("mlp"), adam()
     ours = adam()
     for each in (model, ours):
@@ -283,8 +278,8 @@ def test_an_optimizer_goes_on_from_its_steps_in_keras(tmp_path):
     assert int(ours.optimizer.iterations) == STEPS
 
 
-def test_a_given_checkpoint_decides_how_the_optimizer_goes_on(tmp_path):
-    """One with the optimizer's variables, and one without them, in another model_dir."""
+def test_a_given_checkpoint_decides_how_the_optimizer_continues(tmp_path):
+    """A checkpoint with the optimizer's variables, or without them, and another model_dir."""
     sample = batches("mlp")
 
     def stepped():
@@ -326,7 +321,7 @@ def test_a_saved_model_is_loaded_with_its_policy(tmp_path):
 
 
 def of_metrics(*metrics):
-    """A model that has these metrics."""
+    """Model with these metrics."""
 
     def build():
         seed(1)

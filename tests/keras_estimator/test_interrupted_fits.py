@@ -1,4 +1,4 @@
-"""Fits that a signal ends, and that resume: values, callbacks and metrics beside Keras's own."""
+"""Fits ended by a signal, and resumed: values, callbacks and metrics against Keras."""
 
 import os
 import signal
@@ -21,32 +21,29 @@ C = keras.callbacks
 
 
 class Interrupting(C.Callback):
-    """A signal that comes while a batch is computed."""
+    """Signal sent while a batch is computed."""
 
     def __init__(self, batch):
         super().__init__()
         self.left = batch
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Send the signal to this process."""
         self.left -= 1
         if not self.left:
             os.kill(os.getpid(), signal.SIGINT)
 
 
 class StepValues(keras.Sequential):
-    """A model whose step returns a value of the batch."""
+    """Model whose train_step returns a value of the batch."""
 
     def train_step(self, data):
-        """The built-in step, and the value."""
         return {**super().train_step(data), "last": keras.ops.max(data[0])}
 
 
 class ComputedValues(keras.Sequential):
-    """A model whose metrics have a value of the batch."""
+    """Model whose metrics include a value of the batch."""
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Those of compile(), and the value."""
         found = super().compute_metrics(x, y, y_pred, sample_weight)
         return {**found, "last": keras.ops.max(x)}
 
@@ -62,10 +59,8 @@ class ComputedValues(keras.Sequential):
     ],
     ids=["within", "end of an epoch", "end of all", "values of a step", "computed values"],
 )
-def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes(
-    tmp_path, batch, kind
-):
-    """Its values are those of all batches, and a callback's learning rate is not changed twice."""
+def test_a_fit_ended_by_a_signal_ends_its_epoch_when_resumed(tmp_path, batch, kind):
+    """Values are over all batches, and a callback's learning rate is changed once."""
     given = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "validation_data": VALID}
     given["validation_batch_size"] = 8
 
@@ -93,7 +88,7 @@ def test_a_fit_that_a_signal_has_ended_does_the_end_of_its_epoch_when_it_resumes
 
 
 def test_a_signal_is_handled_after_on_train_batch_end(tmp_path):
-    """Its callbacks are called once, and the weights that they set are those of the checkpoint."""
+    """The callback runs once, and the checkpoint has the weights that it sets."""
     given = {"batch_size": BATCH, "epochs": 1, "shuffle": False}
     first, last = SeenBatches(), SeenBatches()
     with pytest.raises(KeyboardInterrupt):

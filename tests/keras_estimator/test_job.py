@@ -73,7 +73,7 @@ def place(tmp_path):
 
 
 def losses(text):
-    """Steps, and their losses."""
+    """Losses by step."""
     found = re.findall(r"global_step = (\d+), loss = ([\d.e-]+)", text)
     return [(int(step), float(loss)) for step, loss in found]
 

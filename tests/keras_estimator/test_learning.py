@@ -1,4 +1,4 @@
-"""Keras optimizers as csrun's algorithms, beside Keras's own steps; what is refused by name."""
+"""Keras optimizers as algorithms of csrun, against Keras's steps; others are refused by name."""
 
 import numpy as np
 import pytest
@@ -19,27 +19,26 @@ OPTIMIZERS, SCHEDULES = keras.optimizers, keras.optimizers.schedules
 
 
 class OwnSgd(OPTIMIZERS.SGD):
-    """An optimizer of the user's, whose step csrun does not know."""
+    """User-defined optimizer with an unknown step."""
 
     def update_step(self, gradient, variable, learning_rate):
-        """Half of the step."""
+        """Take half of the step."""
         super().update_step(gradient, variable, learning_rate / 2)
 
 
 class HalvingSgd(OPTIMIZERS.SGD):
-    """An optimizer that assigns its learning rate."""
+    """Optimizer that assigns its learning rate."""
 
     def apply(self, grads, trainable_variables=None):
-        """The step, and a smaller one after it."""
+        """Apply gradients, and halve the rate."""
         super().apply(grads, trainable_variables)
         self._learning_rate.assign(self._learning_rate / 2)
 
 
 class OwnSchedule(SCHEDULES.LearningRateSchedule):
-    """A schedule of the user's, which decides by the step."""
+    """User-defined schedule that depends on the step."""
 
     def __call__(self, step):
-        """A decay after two steps."""
         return keras.ops.cond(step < 2, lambda: 0.1, lambda: 0.2 / keras.ops.cast(step, "float32"))
 
 
@@ -89,7 +88,7 @@ MADE = {
 
 
 def trained(make, sample, folder, config=None):
-    """The estimator of a model after a training."""
+    """Estimator of a model after a training."""
     config = config or CSRunConfig(log_steps=STEPS)
     estimator = KerasModelToCerebrasEstimator(make, folder, config)
     estimator.train(lambda params: Dataset.from_batches(sample))
@@ -97,7 +96,7 @@ def trained(make, sample, folder, config=None):
 
 
 def assert_as_in_keras(ours, make, sample, name=""):
-    """A model's weights are those of Keras's own training; the same model in Keras."""
+    """Assert that weights are those of Keras's training; return the same model in Keras."""
     model = make()
     for x, y in sample:
         model.train_on_batch(x, y)
@@ -140,7 +139,7 @@ def test_a_variable_that_keras_does_not_decay_is_not_decayed(tmp_path):
 
 
 def test_a_run_resumes_between_batches_whose_gradients_are_accumulated(tmp_path):
-    """Averages are the model's weights after a training, as after fit(), not a checkpoint's."""
+    """After a training, as after fit(), the model has the averages; a checkpoint has weights."""
 
     def build():
         rate = SCHEDULES.ExponentialDecay(0.01, 2, 0.5)
@@ -163,8 +162,8 @@ def test_a_run_resumes_between_batches_whose_gradients_are_accumulated(tmp_path)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.02], ids=["the same rate", "another rate"])
-def test_a_rate_of_the_script_counts_in_a_resumed_run_if_it_is_another_one(tmp_path, rate):
-    """That of the first run is the one that the optimizer has assigned since."""
+def test_a_changed_learning_rate_counts_in_a_resumed_run(tmp_path, rate):
+    """The script's rate is compared with that of the first run, which the optimizer has changed."""
     sample = batches("mlp", 4)
     trained(lambda: mlp(HalvingSgd(0.1, momentum=0.9)), sample[:2], tmp_path)
     resumed = trained(lambda: mlp(HalvingSgd(rate, momentum=0.9)), sample, tmp_path)
@@ -189,24 +188,23 @@ def test_weights_with_a_constraint_keep_to_it(tmp_path):
 
 
 class ReadingSgd(OPTIMIZERS.SGD):
-    """An optimizer that decides by the value of a gradient."""
+    """Optimizer that depends on the value of a gradient."""
 
     def update_step(self, gradient, variable, learning_rate):
-        """No step by a small gradient."""
+        """Skip the step if the gradient is small."""
         if gradient.abs().sum() > 1e-3:
             super().update_step(gradient, variable, learning_rate)
 
 
 class AssigningSgd(OPTIMIZERS.SGD):
-    """An optimizer that assigns a variable of a generator."""
+    """Optimizer that assigns a variable of a generator."""
 
     def build(self, variables):
-        """Another generator of noise."""
+        """Create another generator of noise."""
         super().build(variables)
         self.noise = keras.random.SeedGenerator(1)
 
     def update_step(self, gradient, variable, learning_rate):
-        """The step, with an assignment."""
         super().update_step(gradient, variable, learning_rate)
         self.noise.next()
 

@@ -1,4 +1,4 @@
-"""Metrics that a Keras model's own code updates, in a layer or a method of its class."""
+"""Metrics updated by a Keras model's own code, in a layer or a method of its class."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ SETTINGS = {"batch_size": BATCH, "epochs": 2, "shuffle": False}
 
 
 class Watched(L.Layer):
-    """A layer that measures its features."""
+    """Layer that measures its features."""
 
     def __init__(self):
         super().__init__()
@@ -30,11 +30,10 @@ class Watched(L.Layer):
         self.scaled = keras.metrics.Mean(name="scaled")
 
     def build(self, shape):
-        """A weight."""
         self.scale = self.add_weight((), "ones", name="scale")
 
     def call(self, x):
-        """The scaled features, of which the positive ones count twice."""
+        """Return scaled features, of which positive ones count twice."""
         copy = ops.add(x, 0.0)
         self.seen(copy, sample_weight=ops.where(x > 0, 2.0, 1.0))
         copy.mul_(100)  # after the call
@@ -43,7 +42,7 @@ class Watched(L.Layer):
 
 
 class Measured(keras.Sequential):
-    """A model whose call and loss update metrics."""
+    """Model whose call and loss update metrics."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -51,7 +50,7 @@ class Measured(keras.Sequential):
         self.correct = keras.metrics.SparseCategoricalAccuracy(name="correct")
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The loss of compile(), or of features without labels, and a penalty."""
+        """Return the loss of compile(), or of features without labels, and a penalty."""
         penalty = ops.mean(ops.square(y_pred))
         self.part.update_state(penalty)
         if y is None:
@@ -61,10 +60,9 @@ class Measured(keras.Sequential):
 
 
 class UsesResult(Measured):
-    """A model whose loss is the result of a metric."""
+    """Model whose loss contains the result of a metric."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The loss of compile(), by a moving accuracy."""
         loss = super().compute_loss(x, y, y_pred, sample_weight)
         return loss * self.correct.result()
 
@@ -113,7 +111,7 @@ def test_the_result_of_a_metric_is_refused_in_a_step(tmp_path):
 
 
 class CustomMetrics(keras.Sequential):
-    """A model that computes metrics by a method of its own, and does not update one of them."""
+    """Model with its own compute_metrics, which does not update one of its metrics."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -121,34 +119,31 @@ class CustomMetrics(keras.Sequential):
         self.forgotten = keras.metrics.Mean(name="forgotten")
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Metrics of compile(), one of features and predictions, and a value of the last batch."""
+        """Return metrics of compile(), of features and predictions, and one of the last batch."""
         found = super().compute_metrics(x, y, y_pred, sample_weight)
         self.distance.update_state(x[:, :CLASSES], y_pred, sample_weight)
         return {**found, "distance": self.distance.result(), "last": keras.ops.max(y_pred)}
 
 
 class WithoutLabels(keras.Sequential):
-    """A model of features, which computes its loss and metrics itself."""
+    """Model of features only, which computes its own loss and metrics."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.size = keras.metrics.Mean(name="size")
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """A mean square."""
         return ops.mean(ops.square(y_pred))
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """A mean of outputs, since there are no labels."""
         self.size.update_state(ops.abs(y_pred) if y is None else y)
         return self.get_metrics_result()
 
 
 class ReadsWeights(keras.Sequential):
-    """A model whose metrics are of its weights."""
+    """Model whose metrics depend on its weights."""
 
     def get_metrics_result(self):
-        """A norm of a kernel."""
         return {"norm": keras.ops.norm(self.layers[0].kernel)}
 
 

@@ -1,4 +1,4 @@
-"""Keras models as estimators, beside Keras's own `train_on_batch`, `evaluate` and `predict`."""
+"""Keras models as estimators against `train_on_batch`, `evaluate` and `predict`."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def input_fn(sample):
 
 
 def weights_of(model):
-    """Weights and statistics, in the order in which layers make them."""
+    """Weights and statistics, in the order in which layers create them."""
     return [
         (v.path, v.value.detach().cpu().numpy().copy())
         for v in model.variables
@@ -80,14 +80,14 @@ def test_losses_weights_and_statistics_are_those_of_keras(tmp_path, name):
 
 
 def shared_outputs():
-    """A model with one tensor as two outputs, and its input as a third."""
+    """Model with one tensor as two outputs, and its input as a third."""
     x = keras.Input((20,))
     hidden = L.Dense(3, name="hidden")(x)
     return keras.Model(x, [hidden, hidden, x])
 
 
 def same_values():
-    """A model with one tensor below two names."""
+    """Model with one tensor under two names."""
     x = keras.Input((20,))
     hidden = L.Dense(3)(x)
     return keras.Model(x, {"first": hidden, "second": hidden})
@@ -122,16 +122,15 @@ def test_micro_batches_are_parts_of_a_step_of_keras(tmp_path, name):
 
 
 class Counts(L.Layer):
-    """A layer with states that do not depend on the samples: a count, and a decaying vector."""
+    """Layer whose states do not depend on samples: a count, and a decaying vector."""
 
     def build(self, shape):
-        """6 batches have been counted."""
+        """Start the count at 6 batches."""
         self.count = self.add_weight((), "ones", trainable=False, name="count")
         self.count.assign(6.0)
         self.scale = self.add_weight((shape[-1],), "ones", trainable=False, name="scale")
 
     def call(self, x, training=None):
-        """The inputs."""
         if training:
             self.count.assign(self.count + 1)
             self.scale.assign(self.scale * 0.9)
@@ -174,7 +173,7 @@ def test_states_that_are_the_same_in_all_micro_batches_are_exact(tmp_path, parts
 
 
 class OfAMode(keras.Model):
-    """A model that reads some weights in training only, others in evaluation only, or never."""
+    """Model with weights read in training only, in evaluation only, or never."""
 
     def __init__(self):
         super().__init__()
@@ -182,12 +181,10 @@ class OfAMode(keras.Model):
         self.evaluated, self.never = L.Dense(CLASSES), L.Dense(CLASSES)
 
     def build(self, shape):
-        """All layers."""
         for layer in (self.always, self.trained, self.evaluated, self.never):
             layer.build(shape)
 
     def call(self, x, training=None):
-        """The logits."""
         return self.always(x) + (self.trained(x) if training else self.evaluated(x))
 
 
@@ -251,7 +248,7 @@ def unflat(name, x):
 
 
 class Float(keras.Sequential):
-    """A model whose name, and those of its layers, are methods of PyTorch's modules."""
+    """Model with names, its own and of layers, that are methods of PyTorch's modules."""
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lion"])

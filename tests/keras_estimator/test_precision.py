@@ -1,4 +1,4 @@
-"""Keras models with policies of 16 bits, beside Keras's own steps; those that are refused."""
+"""Keras models with 16-bit policies against Keras's steps; other policies are refused."""
 
 from contextlib import contextmanager
 from itertools import product
@@ -41,7 +41,7 @@ def policy(name):
 
 
 def built(build, name):
-    """A function that builds a model with a policy."""
+    """Function that builds a model with a policy."""
 
     def make():
         with policy(name):
@@ -57,7 +57,7 @@ def trained(make, sample, folder, config=None):
 
 
 def one_is_quick(number, half):
-    """A model with a policy; of each model one of the policies is quick, in turn."""
+    """Case of a model with a policy; one policy of each model is quick, in turn."""
     is_slow = POLICIES[number % len(POLICIES)] != half
     return pytest.param(list(MODELS)[number], half, marks=[pytest.mark.slow] * is_slow)
 
@@ -118,7 +118,7 @@ RECORDED = {
 
 @pytest.mark.parametrize(("name", "half"), [*zip(RECORDED, POLICIES, strict=True)])
 def test_a_recorded_update_is_that_of_keras(tmp_path, name, half):
-    """The weights' steps are smaller than their 16-bit numbers could take: they are float32."""
+    """Updates are too small for 16-bit weights: these are float32."""
     make, sample = built(lambda: mlp(RECORDED[name]()), half), batches("mlp", 6)
     trained(make, sample[:3], tmp_path, CSRunConfig())
     config = CSRunConfig(micro_batch_size=4)
@@ -132,7 +132,7 @@ def test_a_recorded_update_is_that_of_keras(tmp_path, name, half):
 
 
 def assert_steps_alike(ours, own, first, most=0.05):
-    """What the weights have moved is that of Keras, within the rounding of gradients."""
+    """Assert that weights have moved as in Keras, within the rounding of gradients."""
     for found, wanted, before in zip(ours.variables, own.variables, first.variables, strict=True):
         found, wanted, before = (
             v.value.detach().cpu().numpy().astype(np.float32) for v in (found, wanted, before)

@@ -60,10 +60,10 @@ ONE_FOR_ALL = {"all samples": lambda n: rng.normal((DRAWS,), seed=SEED)}
 
 
 class Draws(L.Layer):
-    """A layer that returns draws beside its inputs."""
+    """Layer that returns draws next to its inputs."""
 
     def call(self, x):
-        """Each draw, as floats with a row per sample."""
+        """Return each draw, as floats with a row per sample."""
         drawn = {name: draw for name, (draw, _) in {**CONTINUOUS, **DISCRETE}.items()} | ONE_FOR_ALL
         one = ops.ones_like(x[:, :1])
         return [one * ops.cast(draw(ops.shape(x)[0]), "float32") for draw in drawn.values()]
@@ -121,14 +121,14 @@ def test_draws_depend_on_the_seed_of_the_run_and_not_on_micro_batches(draws, tmp
 
 
 class Dropped(L.Layer):
-    """A layer that drops values in each mode."""
+    """Layer with dropout in every mode."""
 
     def __init__(self):
         super().__init__()
         self.dropout, self.spatial = L.Dropout(0.75), L.SpatialDropout1D(0.5)
 
     def call(self, x):
-        """Ones, dropped one by one, and channel by channel."""
+        """Return ones, with dropout per element, and per channel."""
         ones = ops.repeat(0.0 * x + 1.0, DRAWS, axis=1)
         channels = self.spatial(ops.stack([ones, ones], axis=1), training=True)
         return self.dropout(ones, training=True), channels
@@ -153,14 +153,13 @@ def test_layers_called_with_training_drop_values_in_predictions(tmp_path, size):
 
 
 class Sampling(L.Layer):
-    """A normal sample by its mean and the logarithm of its variance. seed: an integer."""
+    """Normal sample from mean and log-variance. seed: an integer."""
 
     def __init__(self, seed=None):
         super().__init__()
         self.seed_generator = rng.SeedGenerator(1337) if seed is None else seed
 
     def call(self, inputs):
-        """A sample."""
         mean, log_var = inputs
         shape = ops.shape(mean)
         noise = rng.normal((shape[0], shape[1]), seed=self.seed_generator)
@@ -168,7 +167,7 @@ class Sampling(L.Layer):
 
 
 class VAE(keras.Model):
-    """A variational autoencoder, as Keras's example."""
+    """Variational autoencoder of Keras's example."""
 
     def __init__(self, seed):
         super().__init__()
@@ -179,17 +178,15 @@ class VAE(keras.Model):
 
     @property
     def metrics(self):
-        """Parts of the loss."""
         return self.trackers
 
     def call(self, x):
-        """Mean, logarithm of the variance, and the reconstruction of a sample."""
+        """Return mean, log-variance, and the reconstruction of a sample."""
         hidden = self.hidden(x)
         mean, log_var = self.mean(hidden), self.log_var(hidden)
         return mean, log_var, self.decoder(self.sampling([mean, log_var]))
 
     def step(self, data):
-        """Losses."""
         mean, log_var, rebuilt = self(data)
         kl = ops.mean(ops.sum(-0.5 * (1 + log_var - mean**2 - ops.exp(log_var)), axis=1))
         loss = ops.mean(ops.sum(ops.square(data - rebuilt), axis=1)) + 0.1 * kl
@@ -198,7 +195,6 @@ class VAE(keras.Model):
         return loss
 
     def train_step(self, data):
-        """A loss and an update."""
         loss = self.step(data)
         self.zero_grad()
         loss.backward()
@@ -208,7 +204,6 @@ class VAE(keras.Model):
         return {m.name: m.result() for m in self.metrics}
 
     def test_step(self, data):
-        """A loss."""
         self.step(data)
         return {m.name: m.result() for m in self.metrics}
 
@@ -239,7 +234,7 @@ def test_an_integer_as_seed_draws_the_numbers_of_keras_in_each_step(tmp_path):
 
 
 def test_a_vae_trains_as_in_keras(tmp_path):
-    """With other draws: means over the last epochs."""
+    """Draws differ: means over the last epochs are compared."""
     found, wanted = trained_both(tmp_path, None, 40)
     for name, values in wanted.items():
         assert np.mean(found[name][-10:]) == pytest.approx(np.mean(values[-10:]), rel=0.15), name
@@ -247,10 +242,9 @@ def test_a_vae_trains_as_in_keras(tmp_path):
 
 
 class Shuffled(L.Layer):
-    """A layer that shuffles the samples."""
+    """Layer that shuffles the samples."""
 
     def call(self, x):
-        """Shuffled samples."""
         return rng.shuffle(x)
 
 

@@ -1,4 +1,4 @@
-"""Keras models that csrun cannot record: named with the layer and the line of the model."""
+"""Keras models that csrun cannot record: refused with the layer and the model's line."""
 
 import random
 import re
@@ -21,14 +21,14 @@ HERE = re.escape(__file__)
 
 
 class Own(L.Layer):
-    """A layer of the script's own."""
+    """User-defined layer."""
 
     def __init__(self, function):
         super().__init__()
         self.function = function
 
     def call(self, x):
-        """The function of the features."""
+        """Return the function of the features."""
         return self.function(x)
 
 
@@ -57,24 +57,21 @@ def branch(x):
 
 
 class Assigning(L.Dense):
-    """A layer that masks its kernel in place."""
+    """Layer that masks its kernel in place."""
 
     def call(self, x):
-        """The features by the masked kernel."""
         self.kernel.assign(self.kernel * 0.5)
         return super().call(x)
 
 
 class Counting(L.Dense):
-    """A layer that counts its calls in an integer."""
+    """Layer that counts calls in an integer."""
 
     def build(self, shape):
-        """Weights, and the count."""
         super().build(shape)
         self.count = self.add_weight((), "zeros", dtype="int32", trainable=False, name="count")
 
     def call(self, x):
-        """The features, by the count."""
         self.count.assign(self.count + 1)
         return super().call(x) * ops.cast(self.count, "float32")
 
@@ -95,26 +92,25 @@ REFUSED = {
 
 
 class OwnEvaluation(keras.Sequential):
-    """A model with a step of evaluation of its own."""
+    """Model with its own test_step."""
 
     def test_step(self, data):
-        """No metrics."""
         return 1.0
 
 
 class OwnPrediction(keras.Sequential):
-    """A model with a function of its own that makes its predictions."""
+    """Model with its own make_predict_function."""
 
     def make_predict_function(self, force=False):
-        """A function that does nothing."""
+        """Return a function that does nothing."""
         self.predict_function = lambda data: {}
 
 
 class OwnFunction(keras.Sequential):
-    """A model with a function of its own that makes its steps."""
+    """Model with its own make_train_function."""
 
     def make_train_function(self, force=False):
-        """A function that does nothing."""
+        """Return a function that does nothing."""
         self.train_function = lambda data: {}
 
 

@@ -1,4 +1,4 @@
-"""Sequence models with padding, dropout of any shape and sequence losses, compared with Keras."""
+"""Sequence models with padding, dropout of any shape and sequence losses, against Keras."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ SCE = keras.losses.SparseCategoricalCrossentropy
 
 
 def tagger():
-    """Tags of the words of a sequence; Keras leaves padding out of losses and metrics."""
+    """Tagger of the words of a sequence; Keras excludes padding from losses and metrics."""
     seed(1)
     ids = keras.Input((LENGTH,), dtype="int32")
     hidden = L.GRU(5, return_sequences=True)(L.Embedding(WORDS, 4, mask_zero=True)(ids))
@@ -92,7 +92,7 @@ def test_sequences_are_aligned_by_ctc_as_in_keras(tmp_path):
 
 
 def learned_dropout_scales(layer, folder, micro_batch=0):
-    """Sums over samples of ones after a dropout: gradients of the weights that multiply them."""
+    """Gradients of weights by which dropped-out ones are multiplied: sums over samples."""
 
     def build():
         outputs = L.Dense(1, use_bias=False)
@@ -125,7 +125,7 @@ def test_seeded_dropout_uses_csruns_masks(tmp_path):
 
 @pytest.mark.parametrize("recurrent", [0.0, 0.5])
 def test_a_recurrent_cell_has_a_dropout_mask_for_each_sample(tmp_path, recurrent):
-    """Without dropout of its state the same in micro-batches."""
+    """Equal in micro-batches, except with dropout of the state."""
     x = np.ones((BATCH, 3, 4), np.float32)
 
     def build():

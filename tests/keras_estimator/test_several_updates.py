@@ -1,4 +1,4 @@
-"""A train_step of several losses, updates or optimizers, beside Keras's fit."""
+"""train_step with several losses, updates or optimizers, against Keras's fit."""
 
 import random
 import re
@@ -24,7 +24,7 @@ HERE = re.escape(__file__)
 
 
 class GAN(keras.Model):
-    """Keras's example for PyTorch, without convolutions. noise: the same in each step."""
+    """Keras's GAN example for PyTorch, without convolutions. noise: equal in each step."""
 
     def __init__(self):
         super().__init__()
@@ -39,16 +39,14 @@ class GAN(keras.Model):
 
     @property
     def metrics(self):
-        """Both losses."""
         return self.trackers
 
     def compile(self, d_optimizer, g_optimizer, loss_fn):
-        """Keep two optimizers."""
         super().compile()
         self.d_optimizer, self.g_optimizer, self.loss_fn = d_optimizer, g_optimizer, loss_fn
 
     def generated(self):
-        """Samples of the generator, whose statistics are trained."""
+        """Samples of the generator, whose statistics are updated."""
         return self.generator(ops.convert_to_tensor(NOISE), training=True)
 
     def update(self, optimizer, loss, weights):
@@ -83,14 +81,13 @@ def gan():
 
 
 class Recipe(keras.Sequential):
-    """A model with the step of Keras's guide, whose gradients or updates differ."""
+    """Model with the train_step of Keras's guide, whose gradients or updates differ."""
 
     def gradients(self):
-        """Gradients that the step applies."""
+        """Return the gradients to apply."""
         return [v.value.grad for v in self.trainable_weights]
 
     def train_step(self, data):
-        """A loss and an update."""
         x, y = data
         self.zero_grad()
         loss = self.compute_loss(y=y, y_pred=self(x, training=True))
@@ -102,37 +99,34 @@ class Recipe(keras.Sequential):
 
 
 class Clipped(Recipe):
-    """A model that changes gradients."""
+    """Model that scales gradients."""
 
     def gradients(self):
-        """Smaller gradients."""
         return [0.5 * each for each in super().gradients()]
 
 
 class InPlace(Recipe):
-    """A model that changes gradients in place."""
+    """Model that changes gradients in place."""
 
     def gradients(self):
-        """Smaller gradients."""
         for weight in self.trainable_weights:
             weight.value.grad.data.clamp_(-1, 1)
         return super().gradients()
 
 
 class Norms(Recipe):
-    """A model that clips gradients by PyTorch."""
+    """Model that clips gradients by PyTorch."""
 
     def gradients(self):
-        """Smaller gradients."""
         torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
         return super().gradients()
 
 
 class Twice(Recipe):
-    """A model with two updates."""
+    """Model with two updates."""
 
     def gradients(self):
-        """The gradients, after an update by them."""
+        """Return the gradients, after an update by them."""
         found = super().gradients()
         with torch.no_grad():
             self.optimizer.apply(found, self.trainable_weights)
@@ -140,14 +134,14 @@ class Twice(Recipe):
 
 
 class TwoOptimizers(Recipe):
-    """A model with a second optimizer."""
+    """Model with a second optimizer."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.other = keras.optimizers.SGD(0.1)
 
     def gradients(self):
-        """The gradients, after an update by them."""
+        """Return the gradients, after an update by them."""
         found = super().gradients()
         with torch.no_grad():
             self.other.apply(found, self.trainable_weights)
@@ -155,18 +149,18 @@ class TwoOptimizers(Recipe):
 
 
 class Replaced(Recipe):
-    """A model that applies other gradients."""
+    """Model that applies other gradients."""
 
     def gradients(self):
-        """Gradients of one."""
+        """Return gradients of one."""
         return [torch.ones(tuple(v.shape)) for v in self.trainable_weights]
 
 
 class Part(Recipe):
-    """A model that updates one layer twice."""
+    """Model that updates one layer twice."""
 
     def gradients(self):
-        """Gradients, of which one layer's are applied before."""
+        """Return gradients, of which one layer's have been applied."""
         weights = self.layers[0].trainable_weights
         with torch.no_grad():
             self.optimizer.apply([v.value.grad for v in weights], weights)
@@ -174,10 +168,9 @@ class Part(Recipe):
 
 
 class After(Recipe):
-    """A model that reads weights after the update."""
+    """Model that reads weights after the update."""
 
     def train_step(self, data):
-        """The step, and a norm of a kernel."""
         return {**super().train_step(data), "norm": ops.norm(self.layers[0].kernel)}
 
 
