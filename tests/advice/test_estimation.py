@@ -1,4 +1,4 @@
-"""Estimates of a run: memory by formula, the largest batch by compiles of it."""
+"""Estimates of a run: memory by formula, the largest batch by compiling."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -160,7 +160,7 @@ def test_the_disk_moves_what_does_not_stay_in_memory(tmp_path: Path) -> None:
 def test_products_of_bfloat16_are_computed_at_their_own_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four fifths of the operations at 4e9 FLOP/s, the others at 1e9, and all else."""
+    """Four fifths of the operations at 4e9 FLOP/s, all others at 1e9."""
     executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     speeds = MachineSpeeds(1e15, {"blas": 1e9, "own": 1e9, "amx_bf16": 4e9})
     whole = computed_step_s(executable, speeds)

@@ -1,4 +1,4 @@
-"""Speeds of this machine: measured once, kept, measured again where the cache is damaged."""
+"""Speeds of this machine: measured once, cached, measured again if the cache is damaged."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,13 +27,13 @@ def compiled(folder: Path, storage: object = None, **options: str) -> Executable
 
 @pytest.fixture
 def program(tmp_path: Path) -> Executable:
-    """A program of NumPy kernels."""
+    """Program of NumPy kernels."""
     return compiled(tmp_path)
 
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The measurements that were made, each with another speed."""
+    """Measurements made, each with another speed."""
     made: list[str] = []
 
     def speed(name: str) -> float:
@@ -100,7 +100,7 @@ def test_without_a_cache_they_are_measured_each_time(
 def test_forms_are_those_of_the_programs_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All products of a network in bfloat16, and by hand their share of its operations."""
+    """All products of a network in bfloat16, and their share of its operations by hand."""
     assert forms_of(compiled(tmp_path, kernels="llvm")) == {"own": 1.0}
     assert forms_of(compiled(tmp_path, kernels="llvm", products="blas")) == {"blas": 1.0}
     program = compiled(tmp_path, BFLOAT16, kernels="llvm", products="amx_bf16")
@@ -119,7 +119,7 @@ def test_forms_are_those_of_the_programs_products(
 @needs_code
 @pytest.mark.parametrize("form", ["own", "avx512_bf16", "amx_bf16"])
 def test_the_code_of_a_programs_products_multiplies(tmp_path: Path, form: str) -> None:
-    """Small whole numbers, whose sums have no rounding."""
+    """Small integers, whose sums need no rounding."""
     if form != "own" and not bfloat16.has(form):
         pytest.skip(f"no {form} here")
     program = compiled(tmp_path, None if form == "own" else BFLOAT16, kernels="llvm", products=form)

@@ -1,4 +1,4 @@
-"""Measurements of pipelines: their numbers, and what they do when a pipeline fails."""
+"""Measurements of pipelines: results, and behaviour when a pipeline fails."""
 
 import logging
 import os
@@ -22,13 +22,13 @@ BATCH = 8
 
 
 class Nowhere:
-    """Batches that nobody takes."""
+    """Sink that discards batches."""
 
     def __init__(self, tasks: int) -> None:
         self.descriptors = ()
 
     def join(self, task: int) -> None:
-        """All workers are alike."""
+        """Do nothing, as all workers are equal."""
 
     def fed_by(self, dataset: Dataset, numbers: BatchNumbers) -> Feed:
         deliveries = dataset.deliveries(numbers.first, numbers.stride)
@@ -38,7 +38,7 @@ class Nowhere:
         raise AssertionError("there is no descriptor")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as nothing is open."""
 
 
 def data() -> Dataset:
@@ -50,14 +50,14 @@ def point(make: Any, tasks: int = 1, seconds: float = 0.4) -> Any:
 
 
 def test_a_worker_that_shares_its_cpu_says_how_long_it_waited() -> None:
-    """Three that never pause, on one CPU: what they did not get of it they have waited for."""
+    """Three busy workers on one CPU: time without the CPU is counted as waiting."""
     found = measure(data, Nowhere, tasks=3, cpus=1, seconds=0.5, real_cpus=[0])
     assert found.busy_cpus <= 1.1
     assert found.busy_cpus + found.starved_cpus == pytest.approx(3, rel=0.15)
 
 
 def test_a_worker_begins_without_a_thread_of_blas() -> None:
-    """One would spin beside it for a while, and what it waits would be counted as the worker's."""
+    """A BLAS thread would spin for a while, which would count as the worker's waiting."""
 
     def alone() -> Dataset:
         assert len(os.listdir("/proc/self/task")) == 1
@@ -69,7 +69,7 @@ def test_a_worker_begins_without_a_thread_of_blas() -> None:
 
 
 def test_sleeping_workers_add_up_and_cost_no_cpu() -> None:
-    """Each sleeps 10 ms a batch: no more than 800 samples a second of one, of three thrice that."""
+    """10 ms of sleep per batch: at most 800 samples per second with one worker, 2400 with three."""
 
     def slow() -> Dataset:
         def nap(x: Any) -> Any:
@@ -94,7 +94,7 @@ def test_sleeping_workers_add_up_and_cost_no_cpu() -> None:
 
 
 def test_a_stage_whose_time_is_random_says_how_much_it_scatters() -> None:
-    """Every other batch sleeps for 20 ms: 10 ms a batch in the mean, and 10 ms beside it."""
+    """Every other batch sleeps for 20 ms: mean 10 ms, deviation 10 ms."""
 
     def slow() -> Dataset:
         turns = count()
@@ -143,7 +143,7 @@ def test_workers_do_not_repeat_what_a_streamer_warns_of(capfd: pytest.CaptureFix
 
 
 def test_batches_may_take_longer_than_the_measurement() -> None:
-    """0.6 s a batch, of which the interval is a sixth: what the first one took tells how long."""
+    """0.6 s per batch, six times the interval: the first batch's time tells the rest."""
 
     def slow() -> Dataset:
         def nap(x: Any) -> Any:
@@ -210,7 +210,7 @@ def test_a_pipeline_that_hangs_ends_the_measurement(monkeypatch: pytest.MonkeyPa
 def test_a_first_batch_that_does_not_come_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The second worker waits until it is told; the first one has time on a busy machine, too."""
+    """The second worker waits for a signal; the first one has enough time on a loaded machine."""
     told = tmp_path / "told"
 
     def late() -> Dataset:

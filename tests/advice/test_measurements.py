@@ -1,4 +1,4 @@
-"""What an analysis and the runs that it starts leave for each other."""
+"""Files passed between an analysis and the runs that it starts."""
 
 import signal
 import subprocess

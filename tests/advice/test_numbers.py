@@ -1,4 +1,4 @@
-"""Numbers of a report: no more digits than they are good for, and round ones on an axis."""
+"""Numbers of a report: significant digits, and round ones on an axis."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""CPU use by other programs beside a measurement."""
+"""CPU use by other programs during a measurement."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ SPIN = "import time\nwhile time.process_time() < 1.0: pass"
 
 
 def test_what_our_children_used_is_not_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine says that its CPUs were used for four seconds; one of these was our child's."""
+    """The machine's CPUs were used for four seconds, one of them by our child."""
     used_s = [0.0]
 
     def cpu_times(percpu: bool) -> list[SimpleNamespace]:
@@ -32,7 +32,7 @@ def test_what_our_children_used_is_not_other_work(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_busiest_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an hour, by the clock that is set back, compilers used most and a shell little."""
+    """In an hour, with a fake clock, compilers used most CPU time and a shell little."""
     before = {(1, "sh"): 5.0, (2, "cc1"): 100.0}
     after = {(1, "sh"): 6.0, (2, "cc1"): 2100.0, (3, "cc1"): 1000.0, (4, "make"): 1000.0}
     shown = iter((before, after))

@@ -1,4 +1,4 @@
-"""Rate of the executor: what its measurement leaves in the compile directory."""
+"""Rate of the executor: measurement stored in the compile directory."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Damage to what csrun reads back: no traceback, no hang, no gigabyte, and no other result.
+"""Damaged files: no traceback, no hang, no excessive memory, and no wrong result.
 
-Each case is drawn from its number. One that fails says how to repeat it alone:
+Each case is drawn from its number. One that fails prints how to repeat it:
 
     CSRUN_DAMAGE=index:17 .venv/bin/pytest -q tests/bad/test_damage.py -k repeated
 """
@@ -31,7 +31,7 @@ REPEATED = os.environ.get("CSRUN_DAMAGE", "")
 
 
 class HungError(BaseException):
-    """Nothing catches it on its way."""
+    """Raised on a timeout; a BaseException, so that no handler catches it."""
 
 
 def _hung(*_: object) -> None:
@@ -40,7 +40,7 @@ def _hung(*_: object) -> None:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """So much time, and so much memory beside what is in use; pytest-timeout's alarm goes on."""
+    """Limit time and additional memory; pytest-timeout's alarm is restored afterwards."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGALRM, _hung)
@@ -58,7 +58,7 @@ def bounded() -> Iterator[None]:
 
 
 class Cases:
-    """The cases of one kind, each on a copy of its whole files."""
+    """Cases of one kind, each on a copy of its intact files."""
 
     def __init__(self, name: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         self._name, self._kind, self._folder = name, KINDS[name], folder
@@ -74,7 +74,7 @@ class Cases:
         return copy
 
     def require(self, number: int) -> None:
-        """Raise what is wrong with a case, and how it is repeated."""
+        """Raise the case's error, with the command that repeats it."""
         chance = random.Random(f"{self._name}:{number}")
         copy = self._copy()
         said, is_forged = [], False
@@ -95,7 +95,7 @@ class Cases:
             pytest.fail(f"{self._name}: {' '.join(said)}: {wrong}; to repeat it:\n{line}")
 
     def _wrong(self, copy: Path, is_forged: bool) -> str:
-        """What is wrong; a value that was forged with its checksum is as good as a true one."""
+        """Error of a case, or ''; values forged with a matching checksum are valid."""
         try:
             with bounded():
                 result = self._kind.read(copy)

@@ -1,4 +1,4 @@
-"""Names and words that nobody means: one line that a person can read, whatever is given where."""
+"""Unknown names and words for every argument: one readable line."""
 
 import os
 from pathlib import Path

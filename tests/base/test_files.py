@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and on disk where that is asked for."""
+"""Files written atomically, and flushed to disk on request."""
 
 import ast
 import errno
@@ -136,7 +136,7 @@ def test_a_link_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
 
 
 def renames(text: str) -> bool:
-    """True when a module puts a temporary file into another's place by itself."""
+    """Whether a module renames a temporary file over another by itself."""
     calls = (node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
     return any(
         isinstance(func, ast.Attribute)
@@ -207,10 +207,10 @@ def test_another_accounts_folder_is_refused_by_name(tmp_path):
         make_private(folder)
 
 
-def test_a_temporary_folder_that_is_deleted_at_once_is_made_again(
+def test_a_temporary_folder_that_another_process_deletes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by another process that cleans up what a killed one has left."""
+    """As by another process that cleans up after a killed one."""
     made: list[Path] = []
 
     def enter(folder: Path) -> None:

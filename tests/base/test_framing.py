@@ -1,4 +1,4 @@
-"""Frames in a stream of bytes, however it is cut to pieces."""
+"""Frames in a stream of bytes, received in pieces of any size."""
 
 import struct
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""16-bit formats beside exact arithmetic on integers, PyTorch, and gfloat."""
+"""16-bit formats against exact integer arithmetic, PyTorch, and gfloat."""
 
 from fractions import Fraction
 
@@ -76,7 +76,7 @@ def test_values_of_words_are_those_of_the_definition(kind: HalfFormat) -> None:
 
 
 def samples(kind: HalfFormat) -> np.ndarray:
-    """Every exponent of float32 with random mantissas and with ties, and what lies beside them."""
+    """Every exponent of float32 with random mantissas, ties, and their neighbours."""
     random = np.random.default_rng(7)
     exponents = np.arange(255, dtype=np.uint32)[:, None] << 23
     mantissas = random.integers(0, 1 << 23, (255, 8), dtype=np.uint32)
@@ -104,7 +104,7 @@ def test_rounds_to_nearest_even_as_exact_arithmetic_does(kind: HalfFormat) -> No
 
 @pytest.mark.parametrize("kind", FORMATS, ids=str)
 def test_a_rounded_nan_is_quiet_and_keeps_the_upper_payload(kind: HalfFormat) -> None:
-    """As in machine code (`half.py` of the lane functions); among numbers, which stay."""
+    """As in machine code (`half.py` of the lane functions), among numbers that are unchanged."""
     bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFC12345, 0x7FA00000, 0x3F800000], np.uint32)
     rounded = np.empty(bits.shape, np.float32)
     kind.round(bits.view(np.float32), rounded)
@@ -127,7 +127,7 @@ def test_arrays_of_any_layout_in_blocks_of_any_length(kind, block, monkeypatch) 
     values = np.copysign(magnitudes.reshape(numbers.shape), numbers)
 
     def layouts(array, dtype):
-        """The array by rows, transposed, of every second column, as one number."""
+        """The array by rows, transposed, with every second column, and as a scalar."""
         wide = np.zeros((12, 18), dtype)[:, ::2]
         wide[...] = array
         return array.astype(dtype), np.asfortranarray(array, dtype), wide

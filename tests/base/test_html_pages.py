@@ -1,4 +1,4 @@
-"""Pages of templates, whose bytecode lies beside them."""
+"""Pages from templates, with cached bytecode next to them."""
 
 import sys
 
@@ -15,7 +15,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def shown(folder, monkeypatch):
-    """The page as a new process makes it, and how many templates that compiles."""
+    """The page made by a new process, and how many templates it compiles."""
     jinja2 = pytest.importorskip("jinja2")
     compiled = []
     compile_template = jinja2.Environment.compile

@@ -1,4 +1,4 @@
-"""The limit on open files: raised for a while, kept from others, refused in words."""
+"""Limit on open files: raised temporarily, not inherited, with a message if refused."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from csrun.base.errors import CsrunError, UsageError
 
 @pytest.fixture
 def limits() -> Iterator[tuple[int, int]]:
-    """What this process has, with a soft limit far below."""
+    """Limits of this process, whose soft limit is set far below the hard one."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     yield 256, before[1]

@@ -1,4 +1,4 @@
-"""`KEY=VALUE` of a command line: its form, its value as YAML, and the place in nested params."""
+"""`KEY=VALUE` on a command line: syntax, value as YAML, and place in nested params."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""YAML files as plain values: the numbers of YAML 1.2, and texts that must be refused."""
+"""YAML files as plain values: numbers of YAML 1.2, and refused texts."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Options of the interpreter are told apart as Python itself does."""
+"""Options of the interpreter, parsed as Python does."""
 
 import subprocess
 import sys

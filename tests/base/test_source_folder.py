@@ -1,4 +1,4 @@
-"""csrun's own files are told by their folder, whatever folder `csrun` the user has."""
+"""csrun's own files are recognized by their folder, with any other folder named `csrun`."""
 
 import runpy
 import subprocess
@@ -16,7 +16,7 @@ from csrun.pytorch import errors
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder `csrun`, first in csrun's path as where it is next to the script."""
+    """Folder `csrun`, first in csrun's path as it is next to the script."""
     folder = tmp_path / "csrun"
     folder.mkdir()
     monkeypatch.setattr(csrun, "__path__", [str(folder), *csrun.__path__])

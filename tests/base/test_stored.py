@@ -1,4 +1,4 @@
-"""What a file holds is read as it was written, or it is damaged."""
+"""Stored files are read as they were written, or refused as damaged."""
 
 import json
 import os

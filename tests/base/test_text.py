@@ -1,4 +1,4 @@
-"""Text that a terminal would obey."""
+"""Control sequences in text, escaped for terminals."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plain values as structs: what is wanted is said in words, for every kind of value."""
+"""Plain values as structs: messages name the expected type, for every kind of value."""
 
 from enum import Enum
 from pathlib import Path

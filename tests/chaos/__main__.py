@@ -1,4 +1,4 @@
-"""`scripts/chaos`: disturbs trainings, and says in figures what has come of it."""
+"""`scripts/chaos`: disturb trainings and print a table of the results."""
 
 import argparse
 import shutil
@@ -19,7 +19,7 @@ DISK = "disk"
 
 
 def main() -> int:
-    """Run the rounds, print a line of each that is at fault, then the table; 1 with a fault."""
+    """Run the rounds, print a line for each with a fault, then the table; return 1 for a fault."""
     given = _arguments()
     rows: dict[str, Row] = {}
     with tempfile.TemporaryDirectory(prefix="csrun-chaos-") as folder, ExitStack() as resources:
@@ -49,7 +49,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _rounds(given: argparse.Namespace, rows: dict[str, Row]) -> Iterator[tuple[str, str]]:
-    """The configurations in turn, until so many kills have come; then the disks."""
+    """Rounds of all configurations in turn, up to a number of kills; then those of disks."""
     has_torch = find_spec("torch") is not None
     is_there = {name: has_torch for name, found in CONFIGURATIONS.items() if found.is_torch}
     is_there["slurm"] = IS_INSTALLED
@@ -64,7 +64,7 @@ def _rounds(given: argparse.Namespace, rows: dict[str, Row]) -> Iterator[tuple[s
 
 
 class Bench:
-    """What rounds share, made when it is first asked for."""
+    """Values shared by rounds, made on first use."""
 
     def __init__(self, folder: Path, resources: ExitStack) -> None:
         self._folder, self._resources = folder, resources
@@ -73,7 +73,6 @@ class Bench:
         self._library: Path | None = None
 
     def round(self, name: str, seed: str) -> Round:
-        """One round."""
         if name == DISK:
             self._library = self._library or disks.compiled(self._folder)
             return disks.disk_round(self._folder, seed, self._reference, self._library)
@@ -85,7 +84,7 @@ class Bench:
         return kill_round(self._folder, name, seed, reference, self._cluster)
 
     def _reference(self, configuration: Configuration) -> Results:
-        """What comes of it when nobody disturbs it."""
+        """Result of an undisturbed run."""
         key = configuration.reference
         if key not in self._references:
             folder = self._folder / f"undisturbed-{len(self._references)}"

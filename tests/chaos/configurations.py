@@ -1,4 +1,4 @@
-"""What is disturbed: the same short training, started in different ways."""
+"""Configurations to disturb: the same short training, started in different ways."""
 
 import os
 import subprocess
@@ -31,11 +31,11 @@ Results = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to start the training. streamers, memoryx, swarmx: the ranks of those.
+    """Configuration of a training. streamers, memoryx, swarmx: ranks of these tasks.
 
-    wafers: how their logs' names begin. words: behind the script's others. options: in params.yaml,
-    beside what all have. is_own: its bits are those of as many systems, so that a job is what it is
-    compared with. An interpreter of "": one process, without a job.
+    wafers: prefixes of their logs. words: arguments after the script's others. options: additional
+    keys of params.yaml. is_own: bits depend on the number of systems, so that the reference is a
+    job. An interpreter of "": one process, without a job.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Configuration:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What can be killed."""
+        """Roles that can be killed."""
         if not self.interpreter:
             return ("launcher",)
         streaming = ("memoryx",) if self.interpreter == "python-ws" else ()
@@ -61,7 +61,7 @@ class Configuration:
         return "launcher", *server, "chief", *streaming, *between, "streamer", "wafer"
 
     def logs_of(self, role: str) -> tuple[str, ...]:
-        """How the names of the logs begin of those who play a role."""
+        """Prefixes of the log names of a role."""
         ranks = {
             "chief": (0,),
             "memoryx": self.memoryx,
@@ -74,7 +74,7 @@ class Configuration:
 
     @property
     def stores(self) -> tuple[str | None, ...]:
-        """Where the weights may lie; run_torch.py does not say."""
+        """Possible places of weights, which run_torch.py does not set."""
         is_told = self.interpreter == "python-ws" and self.script == RUN
         return ("memory", "disk") if is_told else (None,)
 
@@ -84,12 +84,12 @@ class Configuration:
 
     @property
     def tells_phases(self) -> bool:
-        """Whether the script writes into `phase` which epoch it is in, and what it does there."""
+        """Whether the script writes its epoch and activity into `phase`."""
         return self.script == EARLY_STOPPING
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The files that come of the training; the last one is there when it is over."""
+        """Result files; the last one is written when the training ends."""
         if self.script == EARLY_STOPPING:
             return "best.pt", "final.pt", "history.json"
         return (f"model_dir/model-ckpt-{GOAL}.safetensors",)
@@ -112,7 +112,7 @@ class Configuration:
 
     @property
     def reference(self) -> str:
-        """What it is compared with; that of all that train alike is one."""
+        """Name of the reference; equal trainings share one."""
         return f"{self.is_own} {self.script} {self.words} {sorted(self.options.items())}"
 
 
@@ -214,7 +214,7 @@ def place_of(
     variables: tuple[tuple[str, str], ...] = (),
     store: str | None = None,
 ) -> FcMnist:
-    """A folder in which the training can be started; `cluster` is Slurm's, `store` MemoryX's."""
+    """Folder to start the training in; `cluster` is Slurm's, `store` MemoryX's."""
     folder.mkdir()
     place = FcMnist(folder, variables=variables)
     if configuration.name == "slurm" and cluster is not None:
@@ -237,14 +237,14 @@ def place_of(
 
 
 def _small_site(folder: Path) -> None:
-    """The shipped site with wafers that need all that makes a model fit."""
+    """Shipped site with wafers just large enough for the model."""
     site = yaml.safe_load(SHIPPED.read_text())
     site["systems"] = [{**system, **SMALL} for system in site["systems"]]
     (folder / "small.yaml").write_text(yaml.safe_dump(site))
 
 
 def undisturbed(folder: Path, configuration: Configuration) -> Results:
-    """What comes of the training that nobody disturbs, in one process if it may be."""
+    """Result of an undisturbed training, in one process if possible."""
     place = place_of(folder, configuration)
     if configuration.is_own:
         command = [sys.executable, "-m", "csrun.cli.csrun_wse", *configuration.command()]
@@ -260,7 +260,7 @@ def undisturbed(folder: Path, configuration: Configuration) -> Results:
 
 
 def results_in(place: FcMnist, configuration: Configuration) -> Results:
-    """The files that have come of the training so far, by their names."""
+    """Result files so far, by name."""
     paths = {name: place.path / name for name in configuration.results}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
 

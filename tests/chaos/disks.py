@@ -1,4 +1,4 @@
-"""A round on a disk that fails: full, or broken, at one call or from one on."""
+"""Round on a disk that fails: full, or broken, for one call or from one on."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ HAS_COMPILER = shutil.which("cc") is not None
 
 
 def compiled(folder: Path) -> Path:
-    """The library to preload."""
+    """Library to preload."""
     library = folder / "failing_disk.so"
     command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, SOURCE, "-ldl"]
     subprocess.run(command, check=True)
@@ -33,7 +33,7 @@ def compiled(folder: Path) -> Path:
 def disk_round(
     folder: Path, seed: str, reference_of: Callable[[Configuration], Results], library: Path
 ) -> Round:
-    """A training whose disk fails, and what it leaves is resumed on a sound one."""
+    """Train on a failing disk, and resume on an intact one."""
     found = Round(f"scripts/chaos --again disk:{seed}")
     chance = random.Random(f"disk {seed}")
     configuration = CONFIGURATIONS[chance.choice(("streaming", "pipelined"))]

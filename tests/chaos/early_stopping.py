@@ -1,9 +1,9 @@
-"""A PyTorch training as users write it: evaluated each epoch, stopped early, its best weights kept.
+"""PyTorch training with an evaluation per epoch, early stopping, and the best weights saved.
 
 python early_stopping.py one        one Session around both loops
 python early_stopping.py several    a Session for each training and each evaluation of an epoch
 
-`phase` says where the loop is; history.json, best.pt and final.pt are what comes of it.
+`phase` has the loop's current phase; results are history.json, best.pt and final.pt.
 """
 
 import argparse
@@ -21,7 +21,7 @@ EPOCHS, PATIENCE = 60, 8
 
 
 def points(samples: int, seed: int) -> TensorDataset:
-    """Points in 8 dimensions and whether each lies within a radius, one in ten told wrongly."""
+    """Points in 8 dimensions, labelled by a radius, one label in ten flipped."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, 8, generator=draw)
     y = (x.norm(dim=1) < 2.7).long()
@@ -74,7 +74,7 @@ criterion = nn.CrossEntropyLoss()
 
 
 def session(mode: str, is_outer: bool):
-    """The block around all epochs or, of several, that around one loop."""
+    """Session around all epochs or, for several, around one loop."""
     if is_outer != is_one:
         return nullcontext()
     trained = optimizer if mode == "train" else None

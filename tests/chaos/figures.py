@@ -1,4 +1,4 @@
-"""The table of figures of many rounds."""
+"""Table of results of many rounds."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ HEAD = ("", "rounds", "disturbed", *FAULTS)
 
 @dataclass
 class Row:
-    """Of one configuration. faults: rounds with a fault of that kind."""
+    """Row of a configuration. faults: number of rounds with a fault of each kind."""
 
     rounds: int = 0
     disturbed: int = 0
@@ -28,7 +28,7 @@ class Row:
 
 
 def table(rows: Iterable[tuple[str, Row]]) -> str:
-    """One line a configuration; a run that was over before its kill is not counted as disturbed."""
+    """One line per configuration; a run that ended before its kill is not counted as disturbed."""
     lines = [HEAD, *((name, *row.cells) for name, row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""A round: a training is disturbed some times, then let go to its end; what was wrong with it."""
+"""Round: a training is disturbed several times, then completed and judged."""
 
 import json
 import os
@@ -43,9 +43,9 @@ TO_LAUNCHER = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Kill:
-    """A signal to a role, so long after its birth; or from then on, amid the next checkpoint.
+    """Signal to a role, a time after its start; or during the next checkpoint after that.
 
-    phase: of an epoch, after whose begin it comes; the number of the epoch, and the phase's name.
+    phase: epoch number and phase name after whose start the signal is sent.
     """
 
     role: str
@@ -62,7 +62,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that has ended: its exit code, None when it hung, and what it wrote."""
+    """Ended run: exit code, None if it hung, and output."""
 
     code: int | None
     out: str
@@ -70,13 +70,13 @@ class Ended:
 
     @property
     def errors(self) -> list[str]:
-        """The lines that name a cause."""
+        """Lines that name a cause."""
         return [line for line in self.err.splitlines() if "error: " in line]
 
 
 @dataclass
 class Round:
-    """What has come of a round. faults: a kind of FAULTS, and a sentence."""
+    """Result of a round. faults: a kind of FAULTS, and a sentence."""
 
     repeat: str
     disturbed: int = 0
@@ -94,7 +94,7 @@ def kill_round(
     cluster: Testbed | None,
     kills: int = KILLS,
 ) -> Round:
-    """Kill at random moments, resume after each, and see that nothing is lost."""
+    """Kill at random moments, resume after each, and check that nothing is lost."""
     found = Round(f"scripts/chaos --again {name}:{seed}")
     configuration = CONFIGURATIONS[name]
     chance, store = begin(name, seed)
@@ -115,13 +115,13 @@ def kill_round(
 
 
 def begin(name: str, seed: str) -> tuple[random.Random, str | None]:
-    """A round's random numbers, and where its weights lie."""
+    """Random generator of a round, and the place of its weights."""
     chance = random.Random(f"{name} {seed}")
     return chance, chance.choice(CONFIGURATIONS[name].stores)
 
 
 def draw(configuration: Configuration, chance: random.Random) -> Kill:
-    """The next kill."""
+    """Draw the next kill."""
     role = chance.choice(configuration.roles)
     of_launcher = TO_LAUNCHER if configuration.interpreter else (signal.SIGKILL,)
     signum = chance.choice(of_launcher) if role == "launcher" else signal.SIGKILL
@@ -136,7 +136,7 @@ def draw(configuration: Configuration, chance: random.Random) -> Kill:
 def _disturbed(
     place: FcMnist, configuration: Configuration, kill: Kill, chance: random.Random
 ) -> tuple[Ended, bool]:
-    """A run with this kill; false when the run was over before."""
+    """Run with this kill; return False if the run ended before."""
     log = chance.choice(configuration.logs_of(kill.role))
     (place.path / "phase").unlink(missing_ok=True)
     with configuration.start(place) as launcher:
@@ -153,13 +153,13 @@ def _disturbed(
 
 
 def await_checkpoint(place: FcMnist, launcher: "subprocess.Popen[str]") -> None:
-    """Until one is being written, or the run is over."""
+    """Wait until a checkpoint is being written, or the run has ended."""
     temporary = str(place.model_dir / ".csrun-*.tmp")
     _wait(lambda: bool(glob(temporary)) or launcher.poll() is not None, BORN_S, look_s=0.0005)
 
 
 def await_phase(place: FcMnist, launcher: "subprocess.Popen[str]", wanted: tuple[int, str]) -> None:
-    """Until the script is in that phase of that epoch, or of a later one, or the run is over."""
+    """Wait until the script has reached that phase of that epoch, or the run has ended."""
 
     def is_there() -> bool:
         words = (
@@ -181,7 +181,7 @@ def _send(pid: int, signum: signal.Signals) -> bool:
 
 
 def _born(place: FcMnist, launcher: "subprocess.Popen[str]", log: str) -> int | None:
-    """The process that writes a log as soon as there is one; None when the run is over before."""
+    """Process that writes a log, once it exists; None if the run ends before."""
     found: list[int] = []
 
     def is_there() -> bool:
@@ -193,7 +193,7 @@ def _born(place: FcMnist, launcher: "subprocess.Popen[str]", log: str) -> int | 
 
 
 def writers(folder: Path) -> list[tuple[str, int]]:
-    """The processes that write a job's log in the folder: the log's name, without its ending."""
+    """Processes that write a job's logs in the folder, by the log's name without suffix."""
     found = []
     for pid in psutil.pids():
         try:
@@ -217,7 +217,7 @@ def end_of(place: FcMnist, launcher: "subprocess.Popen[str]") -> Ended:
 
 
 def judge_kill(found: Round, kill: Kill, ended: Ended, came: bool, *, is_over: bool) -> None:
-    """Whether the run ended as it must, and said why."""
+    """Check that the run ended with the expected exit code and message."""
     if ended.code is None:
         found.blame(HUNG, f"{kill}: {ended.out[-2000:]}{ended.err}")
         return
@@ -254,7 +254,7 @@ def _is_named(kill: Kill, ended: Ended) -> bool:
 
 
 def judge_left(found: Round, place: FcMnist, when: str) -> None:
-    """Whether processes of the job live on."""
+    """Check that no process of the job is left."""
     _wait(lambda: not living(place.path), GONE_S)
     for process in living(place.path):
         found.blame(LEFT, f"process {process.pid} {when}")
@@ -262,7 +262,7 @@ def judge_left(found: Round, place: FcMnist, when: str) -> None:
 
 
 def finish(found: Round, place: FcMnist, configuration: Configuration, reference: Results) -> None:
-    """Let the training end; one that is over is started again, and nothing changes by that."""
+    """Complete the training; start a completed one again, which must change nothing."""
     with configuration.start(place) as launcher:
         ended = end_of(place, launcher)
     if ended.code is None:
@@ -275,7 +275,7 @@ def finish(found: Round, place: FcMnist, configuration: Configuration, reference
 def judge_end(
     found: Round, place: FcMnist, configuration: Configuration, reference: Results
 ) -> None:
-    """Compare what has come of it with the undisturbed training's; see what lies about."""
+    """Compare the results with the undisturbed training's; check for leftover files."""
     judge_left(found, place, "after the last run")
     results = results_in(place, configuration)
     for name in configuration.results:
@@ -294,7 +294,7 @@ def judge_end(
 
 
 def living(folder: Path) -> list[psutil.Process]:
-    """The processes that work in the folder or write a log there."""
+    """Processes that work in the folder or write a log there."""
     logging = {pid for _, pid in writers(folder)}
     return [p for p in psutil.process_iter() if p.pid in logging or _works_in(p, str(folder))]
 

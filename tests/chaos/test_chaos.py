@@ -1,4 +1,4 @@
-"""Some of what `scripts/chaos` does: kills and failing disks, and the undisturbed run's bytes."""
+"""A part of `scripts/chaos`: kills and failing disks, against the undisturbed run's bytes."""
 
 import json
 import os
@@ -30,7 +30,7 @@ needs_compiler = pytest.mark.skipif(not disks.HAS_COMPILER, reason="there is no 
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Configuration], Results]:
-    """What the undisturbed training of a configuration leaves; that of most is one."""
+    """Results of undisturbed trainings; most configurations share one."""
     found: dict[str, Results] = {}
 
     def of(configuration: Configuration) -> Results:
@@ -70,7 +70,7 @@ def test_the_seed_kills_each_role_once() -> None:
 def test_an_undisturbed_training_is_pytorchs(
     tmp_path: Path, references: Callable[[Configuration], Results], name: str
 ) -> None:
-    """To rounding: losses, accuracies, rates, the epoch that it stops in, its best weights."""
+    """Within rounding: losses, accuracies, rates, the epoch of the stop, the best weights."""
     torch = pytest.importorskip("torch")
     configuration = CONFIGURATIONS[name]
     ours = references(configuration)
@@ -111,7 +111,7 @@ def test_failing_disks(
 def test_the_disk_fails_at_the_call(
     tmp_path: Path, call: int, for_good: str, said: list[str]
 ) -> None:
-    """Seen by a shell: three writes inside the folder, others beside it."""
+    """By a shell: three writes in the folder, others outside."""
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "file").touch()
@@ -201,7 +201,7 @@ def test_a_kill_in_a_phase_waits_for_it_or_that_of_a_later_epoch(tmp_path: Path)
 
 
 def test_the_judge_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other bytes, a temporary file and a process that lives on are all seen."""
+    """Wrong bytes, a temporary file and a process left are all reported."""
     monkeypatch.setattr(rounds, "GONE_S", 0.1)
     place = place_of(tmp_path / "place", STREAMING)
     place.model_dir.mkdir()

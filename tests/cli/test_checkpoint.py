@@ -1,4 +1,4 @@
-"""csrun checkpoint as a person uses it, and what it takes of memory."""
+"""csrun checkpoint: commands, and memory use."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
-    """What the command prints; its errors are raised, or its exit code is another."""
+    """Output of the command, whose exit code must be this one."""
     assert frame.run(csrun, ["checkpoint", *map(str, words)]) == code
     return capsys.readouterr().out
 
@@ -192,7 +192,7 @@ def test_to_torch_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_pytorch_model_gets_its_names_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A root parameter and one of a module that is called as the root's layer are told apart."""
+    """A root parameter and that of a module named `model` keep different names."""
     names = ["w", "model.w", "h.0.weight"]
     identity = torch_identity(names, {"head.weight": "h.0.weight"}) | {"optimizer_state": ""}
     stored_ones = {"model/w": 1.0, "h/0/weight": 2.0}
@@ -223,7 +223,7 @@ def test_damage_is_refused_before_a_file_is_there(
 def test_no_checkpoint_is_made_over_what_is_there(
     target: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor over checkpoints whose index is gone: the newest of them would still be resumed from."""
+    """Not even over checkpoints without an index: the newest one would still be resumed from."""
     file = folder.parent / "weights.safetensors"
     said(capsys, 0, "convert", folder, file, "--to", "torch")
     (folder / "checkpoint").unlink()
@@ -257,8 +257,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert not (folder.parent / target).exists()
 
 
-def test_hugging_faces_layout_by_a_models_own_script(tmp_path: Path) -> None:
-    """What comes back of a model of transformers' names is what it was."""
+def test_huggingface_layout_by_a_models_script(tmp_path: Path) -> None:
+    """A round trip returns the model's tensors under the names of transformers."""
     v, t, d = 11, 4, 8
     ends = {
         "ln_1.weight": [d], "ln_1.bias": [d], "ln_2.weight": [d], "ln_2.bias": [d],

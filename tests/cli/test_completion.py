@@ -29,7 +29,7 @@ def test_a_shell_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def completed(command: str, *words: str, **variables: str) -> list[str]:
-    """What bash is offered for the last of a command's words."""
+    """Completions that bash offers for the last word of a command."""
     done = subprocess.run(
         [sys.executable, "-m", f"csrun.cli.{command}"],
         env={

@@ -1,4 +1,4 @@
-"""cs_input_analyzer's command line, with a CMD that leaves measurements which are known."""
+"""cs_input_analyzer's command line, with a CMD that writes known measurements."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""csctl as a person uses it: what it shows of real jobs, and to whom."""
+"""csctl as a command: output for real jobs, by account."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Sandbox:
 
 @pytest.fixture
 def small_site(place: Sandbox) -> Sandbox:
-    """A site of a few nodes: a job that holds them all has few processes."""
+    """Site of a few nodes: a job that takes all of them has few processes."""
     return replace(place, site=site_file(place.path, "local"))
 
 
@@ -122,7 +122,7 @@ def test_a_record_that_cannot_be_written_ends_no_job(place: Sandbox) -> None:
 
 
 def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Sandbox) -> None:
-    """Files of a job that lived are not flushed to the disk: a crash may leave them empty."""
+    """Files of a running job are not flushed to the disk: a crash may leave them empty."""
     with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
         place.wait_for("up")
         launcher.kill()
@@ -226,7 +226,7 @@ def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, small_site:
 
 
 def test_jobs_start_in_the_order_they_came(small_site: Sandbox) -> None:
-    """A small job does not pass a large one that waits before it."""
+    """A small job does not overtake a large one that waits before it."""
     place = small_site
     hold = ("--total-nodes", f"{NODES - 1}", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:

@@ -1,4 +1,4 @@
-"""csrun_cpu's command line: what is asked for and printed, and what is refused."""
+"""csrun_cpu's command line: options, output, and refusals."""
 
 import re
 from pathlib import Path

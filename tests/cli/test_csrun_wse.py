@@ -1,4 +1,4 @@
-"""The command line: what is understood, what is refused, and how soon help is there."""
+"""The command line: accepted and refused options, and the time to print help."""
 
 import re
 import resource
@@ -69,7 +69,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def cpu_seconds(command: list[str]) -> float:
-    """CPU time of a command, which other work on the machine changes little."""
+    """CPU time of a command, which does not depend much on other load."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""csrun_wse --dry-run: for persons and for programs; nothing runs."""
+"""csrun_wse --dry-run: as text and as JSON, without running anything."""
 
 import json
 import re

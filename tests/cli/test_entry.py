@@ -1,4 +1,4 @@
-"""What all console commands do alike: --version, and Ctrl-C at any moment."""
+"""Common behaviour of all console commands: --version, and Ctrl-C at any moment."""
 
 import signal
 import subprocess
@@ -37,7 +37,7 @@ MOMENTS = [
 
 
 def entered(module: str, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A command that gets SIGINT when it is about to import a module."""
+    """Command that receives SIGINT just before it imports a module."""
     return subprocess.run(
         [sys.executable, "-c", ENTER, module, command, *arguments], capture_output=True, text=True
     )

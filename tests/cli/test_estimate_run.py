@@ -1,4 +1,4 @@
-"""csrun estimate: its table, and what it refuses."""
+"""csrun estimate: its table, and refusals."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""csrun init: projects that run as they are written."""
+"""csrun init: projects that run unmodified."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""csrun params: what a run would use, and what is wrong, without a run."""
+"""csrun params: effective params and errors, without a run."""
 
 import json
 from pathlib import Path

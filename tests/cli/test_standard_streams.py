@@ -1,4 +1,4 @@
-"""Commands whose standard output is full, closed, or read by nobody."""
+"""Commands whose standard output is full, closed, or a broken pipe."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ COMMANDS = [
 def run(
     command: tuple[str, ...], redirections: str, cwd: Path
 ) -> "subprocess.CompletedProcess[str]":
-    """A command as a shell starts it."""
+    """Command as a shell starts it."""
     name, *arguments = command
     words = [sys.executable, "-m", f"csrun.cli.{name}", *arguments]
     return subprocess.run(
@@ -100,7 +100,7 @@ def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_that_ends_tee_as_well_cancels_a_training_in_order(tmp_path: Path) -> None:
-    """As of `csrun_wse ... 2>&1 | tee log`: a terminal interrupts both."""
+    """As for `csrun_wse ... 2>&1 | tee log`: a terminal interrupts both."""
     place = FcMnist(tmp_path)
     place.configure()
     with place.start_wse("--max_steps", str(MANY_STEPS)) as launcher:

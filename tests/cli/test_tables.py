@@ -1,4 +1,4 @@
-"""Rows of text on a screen."""
+"""Tables in a terminal."""
 
 import io
 import sys
@@ -19,7 +19,7 @@ def test_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def be_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """Standard output, as capsys has it, passes for a terminal."""
+    """Make capsys's standard output look like a terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns))
 

@@ -1,4 +1,4 @@
-"""The tree of SwarmX tasks: as few as can be, and every wafer's place in the chain of additions."""
+"""Tree of SwarmX tasks: the fewest tasks, and each wafer's position in the order of additions."""
 
 from math import ceil
 
@@ -25,7 +25,7 @@ def test_the_task_below_has_the_wafers_that_come_before(
 
 @pytest.mark.parametrize("systems", range(1, 40))
 def test_no_tree_of_the_fan_out_has_fewer_tasks(systems: int) -> None:
-    """Each task but the last makes one child of FAN_OUT at most: systems - 1 joints in all."""
+    """Each task but the last adds one child of at most FAN_OUT: systems - 1 joins in total."""
     tree = wafers_below(systems)
     assert swarmx_tasks(systems) == len(tree) == ceil((systems - 1) / (FAN_OUT - 1))
     assert sorted(w for own in tree for w in own) == list(range(systems)) or systems == 1

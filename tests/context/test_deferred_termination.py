@@ -1,4 +1,4 @@
-"""A signal that asks to end, kept until the run lets it act; each on this process itself."""
+"""Termination signals deferred until the run handles them; each is sent to this process."""
 
 import multiprocessing
 import signal
@@ -16,7 +16,7 @@ from csrun.context.job import REASON_FILE
 
 
 class Told(BaseException):
-    """What the handlers around a `DeferredTermination` raise."""
+    """Raised by the handlers around a `DeferredTermination`."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_it_acts_at_once_when_there_is_nothing_left_to_do() -> None:
 def test_a_second_ctrl_c_acts_at_once_and_a_burst_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`timeout -s INT` signals its child, and then the group with the child in it."""
+    """`timeout -s INT` signals its child, and then the group that contains it."""
     now_s = [5.0]
     monkeypatch.setattr(deferred_termination, "monotonic", lambda: now_s[0])
     with pytest.raises(Told), DeferredTermination() as deferred:
@@ -87,7 +87,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 
 def test_a_worker_that_the_user_terminates_ends() -> None:
-    """As those of a multiprocessing.Pool that is left."""
+    """As workers of a multiprocessing.Pool when its block ends."""
     fork = multiprocessing.get_context("fork")
     is_up = fork.Event()
 
@@ -105,7 +105,7 @@ def test_a_worker_that_the_user_terminates_ends() -> None:
 
 
 def task_of(monkeypatch: pytest.MonkeyPatch, job_dir: Path, grace_s: float) -> None:
-    """This process is a task of a job with this folder."""
+    """Make this process a task of a job with this folder."""
     context = SimpleNamespace(job_dir=job_dir, job=SimpleNamespace(grace_s=grace_s))
     monkeypatch.setattr(deferred_termination, "current", lambda: context)
 
@@ -113,7 +113,7 @@ def task_of(monkeypatch: pytest.MonkeyPatch, job_dir: Path, grace_s: float) -> N
 def test_the_reason_of_the_launcher_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As Slurm signals tasks before their launcher."""
+    """As with Slurm, which signals tasks before their launcher."""
     task_of(monkeypatch, tmp_path, grace_s=1000.0)
     monkeypatch.setattr(deferred_termination, "REASON_S", 60.0)
     writing = Timer(0.1, (tmp_path / REASON_FILE).write_text, ("preempted by Slurm",))

@@ -1,4 +1,4 @@
-"""What a chief tells of its leases, and what is read of it meanwhile."""
+"""Leases reported by a chief, and read while it writes."""
 
 from datetime import UTC, datetime
 from pathlib import Path

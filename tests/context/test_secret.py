@@ -1,4 +1,4 @@
-"""The secret of a job is read when nobody else can have read or written it."""
+"""Secret of a job: read only if no other account can have read or written it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a task finds out about itself."""
+"""Environment of a task: rank, role and CPUs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_the_host_is_known_where_nodes_are_machines_of_their_own(job_dir: Path) 
 def test_streamers_that_share_a_cpu_run_on_those_of_all(
     job_dir: Path, of_others: tuple[int, ...], hosts: Hosts, cpus: tuple[int, ...]
 ) -> None:
-    """The chief has all CPUs, which says nothing of how scarce they are."""
+    """The chief has all CPUs, which does not tell how scarce they are."""
     chief = msgspec.structs.replace(ENTRIES[0], cpus=(0, 1, 2, 3))
     other = msgspec.structs.replace(ENTRIES[3], cpus=of_others)
     tasks = (chief, *ENTRIES[1:3], other)

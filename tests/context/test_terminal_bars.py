@@ -1,4 +1,4 @@
-"""The progress display on a real terminal."""
+"""Progress display on a terminal."""
 
 import os
 import re

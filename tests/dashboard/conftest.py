@@ -1,4 +1,4 @@
-"""A training with minibatches in flight and traced steps, which the tests of the page look at."""
+"""A training with minibatches in flight and traced steps, for the tests of the page."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MINIBATCHES = 4
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """Its folder, and what other readers than csrun's find in its files."""
+    """Folder of a run, with its files read by other tools than csrun."""
 
     model_dir: Path
 

@@ -1,4 +1,4 @@
-"""The dashboard's server: who is answered, and with what."""
+"""The dashboard's server: authorization and responses."""
 
 import json
 import signal

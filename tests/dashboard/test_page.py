@@ -1,4 +1,4 @@
-"""The dashboard's page in a real browser: values are those of the files, texts are texts."""
+"""The dashboard's page in a browser: values equal the files', and texts are escaped."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def six_digits(value: float) -> float:
 
 
 def three_digits(seconds: float) -> str:
-    """A time below 100 s."""
+    """Format of times below 100 s."""
     if not seconds:
         return "0 s"
     units = [(seconds, "s"), (1e3 * seconds, "ms"), (1e6 * seconds, "µs")]
@@ -89,7 +89,7 @@ def export(folder: Path, path: Path) -> Path:
 
 
 def check_values(driver: Any, run: TrainedRun) -> None:
-    """A run that is shown, against its files."""
+    """Check a displayed run against its files."""
     logged, record = run.logged, run.json("performance/performance.json")
     last = max(logged)
     wait_for(driver, "#newest tbody tr")
@@ -117,21 +117,21 @@ def check_values(driver: Any, run: TrainedRun) -> None:
 
 
 def lines_in(driver: Any, selector: str) -> list[Curve]:
-    """Points of the lines of a chart."""
+    """Points of a chart's lines."""
     script = """return [...document.querySelectorAll(`${arguments[0]} polyline`)]
         .map((line) => [...line.points].map((p) => [p.x, p.y]))"""
     return [[*map(tuple, line)] for line in driver.execute_script(script, selector)]
 
 
 def check_curve(driver: Any, values: dict[int, float]) -> None:
-    """The line of the losses is to scale: its points lie as the logged values do."""
+    """Check that the loss curve is to scale with the logged values."""
     check_lines(lines_in(driver, "#loss"), [[*values.items()]])
 
 
 def check_lines(
     drawn: list[list[tuple[float, float]]], values: list[list[tuple[float, float]]]
 ) -> None:
-    """Points lie as values do, all lines of a chart in one scale."""
+    """Check that points are to scale, with one scale for all lines of a chart."""
     assert [*map(len, drawn)] == [*map(len, values)]
     points, wanted = [*chain(*drawn)], [*chain(*values)]
     low, high = min(y for _, y in wanted), max(y for _, y in wanted)
@@ -147,7 +147,7 @@ def check_lines(
 
 
 def loads_in(job: Path) -> dict[str, list[tuple[float, float, float]]]:
-    """Times, CPU in percent and MB of a job's tasks by log, of what its launcher has written."""
+    """Times, CPU in percent and memory in MB of a job's tasks by log, from the launcher's file."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     before: dict[str, tuple[float, float]] = {}
     for line in (job / "usage-0.log").read_text().splitlines():
@@ -162,7 +162,7 @@ def loads_in(job: Path) -> dict[str, list[tuple[float, float, float]]]:
 
 
 def check_loads(driver: Any, job: Path) -> None:
-    """Lines of the tasks' CPU and memory, against the file of their launcher."""
+    """Check lines of the tasks' CPU and memory against the launcher's file."""
     loads = loads_in(job)
     logs = [row.get_attribute("data-key") for row in all_of(driver, "#tasks tbody tr")]
     assert {*logs} == {*loads}
@@ -175,7 +175,7 @@ def check_loads(driver: Any, job: Path) -> None:
 
 
 def check_replay(driver: Any, run: TrainedRun) -> None:
-    """The slider goes through the calls of the schedule, and the floor plan follows."""
+    """Check that the slider steps through the schedule's calls, and the floor plan follows."""
     plan = run.json("tfcs_*/plan.json")
     slider = wait_for(driver, "#call")
     order = plan["schedule"]

@@ -1,4 +1,4 @@
-"""What pages of one run get, and how often the run is read."""
+"""Messages to the pages of a run, and how often the run is read."""
 
 import json
 from threading import Lock
@@ -13,7 +13,7 @@ from csrun.dashboard.run_detail import RunDetail
 
 
 class Catalog:
-    """A run with these logged steps; counts its reads, of a millisecond each."""
+    """A run with these logged steps; counts reads, which take a millisecond each."""
 
     def __init__(self, clock: list[float], *steps: int) -> None:
         self.clock, self.steps = clock, [*steps]
@@ -32,14 +32,14 @@ class Catalog:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds of the clock, which the test moves."""
+    """Clock in seconds, set by the test."""
     clock = [0.0]
     monkeypatch.setattr(run_feed.time, "monotonic", lambda: clock[0])
     return clock
 
 
 def read(feed: run_feed.RunFeed) -> tuple[int, list[int]] | str | None:
-    """Number of the first point of a message, and the steps; the text of a problem."""
+    """Number of a message's first point and the steps; or the text of a problem."""
     if (message := feed.message()) is None:
         return None
     name, data = message[0], cast(Any, json.loads(message[1]))

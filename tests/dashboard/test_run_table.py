@@ -1,4 +1,4 @@
-"""The table of runs: which folders it has, and what it says of them."""
+"""Table of runs: the folders it lists, and their columns."""
 
 import os
 import time

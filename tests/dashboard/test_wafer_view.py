@@ -1,4 +1,4 @@
-"""The wafer of a run: its plan's calls, and the traced steps."""
+"""Wafer of a run: calls of its plan, and traced steps."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""docs/clean-up.md removes all that csrun has left in the home."""
+"""docs/clean-up.md removes all files of csrun in the home directory."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ MOVED_BY = ("CSRUN_STATE_DIR", "CSRUN_CACHE_DIR", "XDG_STATE_HOME", "XDG_CACHE_H
 
 
 def files_of(folder: Path) -> set[str]:
-    """All that lies in a folder, by its path there; folders alone are nothing."""
+    """Files in a folder by relative path, without directories."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 

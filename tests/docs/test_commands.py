@@ -29,9 +29,9 @@ ELSEWHERE = "needs jobs in certain states: tests/docs/test_jobs_page.py"
 
 @dataclass(frozen=True)
 class Page:
-    """A page's run.
+    """Commands of a page.
 
-    folder: where its reader is, in the checkout; before: commands that ran there earlier.
+    folder: the reader's working directory in the checkout; before: commands run there earlier.
     skipped: reasons by the beginning of a command; ends: exit codes other than 0, likewise.
     """
 
@@ -124,7 +124,7 @@ OTHERS = {
 
 
 def commands(page: Path) -> list[str]:
-    """The command lines of a page's blocks: those after `$`, and those of csrun's and Python."""
+    """Command lines of a page's blocks: those after `$`, and those of csrun and Python."""
     lines = [line for block in blocks(page.read_text()) for line in block.splitlines()]
     shown = [line.removeprefix("$ ") for line in lines if line.startswith(("$ ", *PROGRAMS))]
     return [line for line in shown if ": " not in line.split("#")[0]]  # what a command says
@@ -135,7 +135,7 @@ def reason(line: str, reasons: dict[str, str]) -> str | None:
 
 
 def lowered(params: str) -> str:
-    """A params file of a training, and an evaluation, of seconds."""
+    """Lower the params file to a training and an evaluation of seconds."""
     text, is_limited = re.subn(r"eval_steps: \d+", f"eval_steps: {EVAL_STEPS}", params)
     if is_limited:
         text = re.sub(r"batch_size: \d\d+", f"batch_size: {BATCH}", text)
@@ -145,7 +145,7 @@ def lowered(params: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the reference models that trains for few steps, and csrun's commands beside it."""
+    """Copy of the reference models with short trainings, and csrun's commands next to it."""
     folder = tmp_path / "checkout"
     leave_out = shutil.ignore_patterns("model_dir*", "__pycache__", "*.bin", "compile_report.txt")
     shutil.copytree(MODELS, folder / "reference_models", ignore=leave_out)

@@ -1,4 +1,4 @@
-"""The pictures of docs/dashboard.md are there, and small."""
+"""Pictures of docs/dashboard.md: present, and small."""
 
 import struct
 
@@ -7,7 +7,7 @@ from support.pages import CHECKOUT
 
 
 def test_the_pictures_of_the_page_are_pngs_of_its_width() -> None:
-    """What they show differs from run to run: scripts/dashboard_pictures draws them again."""
+    """Contents differ from run to run: scripts/dashboard_pictures draws them again."""
     page = (CHECKOUT / "docs" / "dashboard.md").read_text()
     for path in (RUN, WAFER):
         data = path.read_bytes()

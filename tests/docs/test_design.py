@@ -23,13 +23,13 @@ BY_NAME = {"csrun/cli/entry.py"}
 
 
 def rows(title: str) -> list[list[str]]:
-    """The cells of each row of a section's table, the head aside."""
+    """Cells of each row of a section's table, without the head."""
     lines = [line for line in section(PAGE, title).splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
 def packages_in(text: str) -> frozenset[str]:
-    """What a cell of the table means."""
+    """Packages named by a table's cell."""
     if text == "all packages":
         return EVERYTHING
     named = frozenset(re.findall(r"`(\w+)`", text))
@@ -37,7 +37,7 @@ def packages_in(text: str) -> frozenset[str]:
 
 
 def walk(title: str) -> list[str]:
-    """The files of a walk, one an item of its list."""
+    """Files of a walk, one for each item of its list."""
     items = re.findall(r"^\d+\. (.*)", section(PAGE, title), re.MULTILINE)
     files = [re.match(r"`([^`]+)`", item) for item in items]
     assert all(files), f"{title}: an item that does not begin with a file"
@@ -45,7 +45,7 @@ def walk(title: str) -> list[str]:
 
 
 def modules_imported(path: str) -> set[str]:
-    """The files of csrun that a file imports, itself or by its package."""
+    """Files of csrun that a file imports, directly or by their package."""
     found = set()
     for node in ast.walk(ast.parse((CHECKOUT / path).read_text())):
         names = []
@@ -92,7 +92,7 @@ def test_a_walk_is_of_files_that_are_there_and_as_short_as_it_must_be(title: str
 
 @pytest.mark.parametrize("title", LIMITS)
 def test_a_walk_hangs_together(title: str) -> None:
-    """Each of its files imports another one of them, or is imported by one."""
+    """Each file imports another one of the walk, or is imported by one."""
     files = walk(title)
     imports = {path: modules_imported(path) for path in files if path.startswith("csrun/")}
     alone = [

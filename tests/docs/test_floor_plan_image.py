@@ -1,4 +1,4 @@
-"""The README's picture is the floor plan of a compile, and its caption is true."""
+"""The README's picture is the floor plan of a compile, with a correct caption."""
 
 import re
 from pathlib import Path

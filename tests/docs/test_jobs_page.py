@@ -1,4 +1,4 @@
-"""docs/jobs.md: its csctl commands run as they are printed, on jobs as those that it shows."""
+"""docs/jobs.md: its csctl commands run as printed, on jobs like those it shows."""
 
 import shlex
 from pathlib import Path

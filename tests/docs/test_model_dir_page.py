@@ -1,4 +1,4 @@
-"""docs/model_dir.md is true of what a run leaves: its files, its events, its checkpoint."""
+"""docs/model_dir.md matches a run: its files, events and checkpoint."""
 
 import json
 import re
@@ -18,7 +18,7 @@ PAGE = CHECKOUT / "docs" / "model_dir.md"
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory: pytest.TempPathFactory) -> FcMnist:
-    """A folder in which fc_mnist was trained for some steps, and evaluated."""
+    """Folder in which fc_mnist was trained for some steps, and evaluated."""
     place = FcMnist(tmp_path_factory.mktemp("run"))
     place.configure(runconfig__max_steps=200)
     for mode in ("train", "eval"):

@@ -1,4 +1,4 @@
-"""docs/nn.md names what csrun.nn has: no name less, none more; its examples can be traced."""
+"""docs/nn.md lists exactly the names of csrun.nn; its examples can be traced."""
 
 import re
 from inspect import getmembers, isfunction
@@ -19,7 +19,7 @@ PAGE = CHECKOUT / "docs" / "nn.md"
 
 
 def functions_of(module: ModuleType) -> set[str]:
-    """The functions that a module defines for others."""
+    """Public functions of a module."""
     return {
         name
         for name, function in getmembers(module, isfunction)

@@ -1,4 +1,4 @@
-"""What the pages show is there: commands with their options, links, paths."""
+"""Commands of the pages with their options, links and paths exist."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ ROOMS = "csrun|docs|scripts|tests|site_configs|reference_models"
 
 
 def shown_commands(page: Path) -> Iterator[list[str]]:
-    """The words of each command line of a page, after `$` in a block or alone between backticks."""
+    """Words of each command line of a page, after `$` in a block or alone between backticks."""
     text = page.read_text()
     lines = [line for block in blocks(text) for line in block.splitlines()]
     found = [line[2:] for line in lines if line.startswith("$ ")]
@@ -41,7 +41,7 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
 
 
 def check(words: list[str]) -> None:
-    """Raises click.UsageError or UsageError for a command that could not be given so."""
+    """Raise click.UsageError or UsageError for an invalid command."""
     name, *arguments = words
     if name == "cs":
         check_options(command_of("cs"), arguments)
@@ -62,7 +62,7 @@ def command_of(name: str) -> click.Command:
 
 
 def check_options(command: click.Command, words: list[str]) -> None:
-    """Options of a command, of its subcommand, and of the command that it runs."""
+    """Check the options of a command, of its subcommand, and of the command that it runs."""
     settings = {**command.context_settings, "obj": None}
     try:
         context = command.make_context(
@@ -83,7 +83,7 @@ def check_options(command: click.Command, words: list[str]) -> None:
 
 
 def check_run_py(arguments: list[str]) -> None:
-    """A command line of the working directory's run.py, with its own keys and its own default."""
+    """Check a command line of the working directory's run.py, with its own keys and defaults."""
     from csrun.params.command_line import parse
 
     folder = Path.cwd()
@@ -98,7 +98,7 @@ def check_run_py(arguments: list[str]) -> None:
 
 
 def names_of_script(script: Path) -> set[str]:
-    """What a script takes: benchmarks are files of tests/bench."""
+    """Arguments of a script: for benchmarks, the files of tests/bench."""
     if script.name == "bench":
         folder = CHECKOUT / "tests" / "bench"
         packages = {path.parent.name for path in folder.glob("*/__main__.py")}
@@ -148,7 +148,7 @@ def test_every_link_and_every_path_leads_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Anchors that GitHub gives to the headings of a page."""
     titles = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -27,7 +27,7 @@ def test_an_operator_has_one_width():
 
 
 def test_every_operator_that_computes_has_a_width():
-    """Those without one give integers, or counts."""
+    """All but operators that return integers or counts."""
     missing = {
         op.name.removeprefix("cirh.")
         for family in FAMILIES

@@ -1,4 +1,4 @@
-"""The table of what is refused, in docs/pytorch.md: a script for each row, run in this process.
+"""The table of refusals in docs/pytorch.md: a script for each row, run in this process.
 
 tests/job/test_torch_refusals.py runs the same in jobs.
 """

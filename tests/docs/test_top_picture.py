@@ -1,4 +1,4 @@
-"""The picture of docs/top.md is a drawing of what csrun top draws today."""
+"""The picture of docs/top.md matches what csrun top draws."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -13,7 +13,7 @@ PARTS = (
 
 
 def test_the_picture_shows_each_part_of_the_screen() -> None:
-    """What it shows of a run differs from run to run: scripts/top_picture draws it again."""
+    """Contents differ from run to run: scripts/top_picture draws it again."""
     text = IMAGE.read_text()
     assert len(text) < MOST_BYTES
     shown = " ".join(ElementTree.fromstring(text).itertext()).replace("\xa0", " ")

@@ -1,4 +1,4 @@
-"""What the estimator's tests share: a model_dir of a small training."""
+"""Fixture of the estimator's tests: a model_dir of a small training."""
 
 from contextlib import chdir
 
@@ -8,7 +8,7 @@ from support.two_classes import estimator, train_input
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model_dir with checkpoints at 0, 10, 20 and 30."""
+    """A model_dir with checkpoints at steps 0, 10, 20 and 30."""
     folder = tmp_path_factory.mktemp("trained")
     with chdir(folder):
         estimator(folder).train(train_input, max_steps=30)

@@ -1,4 +1,4 @@
-"""Ranges of stored activations beside NumPy's, and the operator that overflows first."""
+"""Ranges of stored activations against NumPy, and the operator that overflows first."""
 
 import re
 
@@ -17,7 +17,7 @@ EVERY, STEPS = 3, 6
 
 
 def input_fn(scale):
-    """Each batch has the first 8 samples."""
+    """Batches that all have the first 8 samples."""
     return Dataset.from_arrays(FEATURES[:8] * np.float32(scale), LABELS[:8]).repeat().batch(8)
 
 
@@ -35,7 +35,7 @@ def train(folder, scale, **options):
 
 
 def expected_shares(folder, scale, step):
-    """Of the hidden layer's results in a step, by the weights before it."""
+    """Shares expected of the hidden layer in a step, by the weights before it."""
     state = load_file(folder / f"model-ckpt-{step - 1}.safetensors")
     kernel, bias = (state[f"hidden/{name}"].astype(np.float16) for name in ("kernel", "bias"))
     inputs = (FEATURES[:8] * np.float32(scale)).astype(np.float16)

@@ -1,4 +1,4 @@
-"""A batch that takes long to make, or does not fit the memory, before a compile."""
+"""Warnings before a compile: batches that are slow to make, or too large for the memory."""
 
 import logging
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from csrun.estimator import compilation
 
 
 def made(samples: int) -> Dataset:
-    """A float32 and an int32 a sample: 8 bytes."""
+    """A float32 and an int32 per sample: 8 bytes."""
     data = Dataset.from_arrays(np.zeros(samples, np.float32), np.zeros(samples, np.int32))
     return data.batch(samples)
 

@@ -1,4 +1,4 @@
-"""The estimator on the CPU: trainings of a small model, how they go on, where they end."""
+"""The estimator on the CPU: trainings of a small model, resuming, and their ends."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def change_identity(path, **changes):
 
 
 def test_a_training_that_goes_on_elsewhere_says_that_its_digits_differ(trained, tmp_path, caplog):
-    """A checkpoint tells all that its bits depend on: this machine's NumPy, BLAS and threads."""
+    """A checkpoint records all that its bits depend on: this machine's NumPy, BLAS and threads."""
     folder = shutil.copytree(trained, tmp_path / "m")
     manifest = folder / "model-ckpt-30.json"
     plain = json.loads(manifest.read_text())
@@ -99,7 +99,7 @@ def test_a_training_in_another_order_of_the_data_is_not_gone_on_with(trained, tm
 
 
 def test_a_finished_training_says_what_to_change_in_words_of_any_script(trained, caplog):
-    """A script of one's own need not have the options of csrun.params."""
+    """A user's script need not have the options of csrun.params."""
     with caplog.at_level("INFO", "csrun"):
         estimator(trained).train(train_input, max_steps=30)
     said = caplog.messages[-1]
@@ -188,8 +188,8 @@ def test_the_checkpoint_at_step_0_may_be_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(("keys", "step"), [(1, 1), (2, 0)], ids=["one", "a second one"])
-def test_ctrl_c_amid_the_first_checkpoint(tmp_path, caplog, monkeypatch, keys, step):
-    """One has the training end behind its next step, which is saved; a second one does not wait."""
+def test_ctrl_c_during_the_first_checkpoint(tmp_path, caplog, monkeypatch, keys, step):
+    """The first signal ends the training after its next step, which is saved; another at once."""
     begin = Saving.begin
 
     def interrupted(saving, at, *state):

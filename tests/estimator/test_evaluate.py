@@ -1,4 +1,4 @@
-"""Evaluations and predictions on the CPU, and the events that they leave."""
+"""Evaluations and predictions on the CPU, and their events."""
 
 import shutil
 from contextlib import contextmanager
@@ -49,10 +49,10 @@ def test_predictions_of_some_batches_and_of_another_checkpoint(trained):
 
 
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_the_checkpoint_is_chosen_when_the_machine_is_there(
+def test_the_checkpoint_is_chosen_after_the_wait_for_a_system(
     trained, tmp_path, monkeypatch, caplog, method
 ):
-    """While an evaluation compiles and waits for a system, a training goes on beside it."""
+    """While the evaluation compiles and waits for a system, a concurrent training continues."""
     folder = shutil.copytree(trained, tmp_path / "m")
     loaded_machine = target.loaded_machine
 

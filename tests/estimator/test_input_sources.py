@@ -1,4 +1,4 @@
-"""Training from files and from other libraries' data sets gives the weights that arrays give."""
+"""Training from files and other libraries' data sets: the weights of training from arrays."""
 
 import logging
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> CSEstimatorS
 
 
 def trained(make: Callable[[Path], Any], folder: Path) -> dict[str, np.ndarray]:
-    """The weights after a training that was interrupted and went on."""
+    """Weights after a training that was interrupted and resumed."""
     folder.mkdir()
     for steps in (HALF, STEPS):
         estimator = CerebrasEstimator(model_fn, folder / "model_dir", CSRunConfig(), {})

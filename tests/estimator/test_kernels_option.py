@@ -1,4 +1,4 @@
-"""`runconfig.kernels` and `products`: which form kernels and matrix products have."""
+"""`runconfig.kernels` and `products`: the form of kernels and matrix products."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_products_of_bfloat16_use_the_cpus_instructions(
 
 
 def test_without_amxs_registers_products_are_of_float32(monkeypatch):
-    """AVX512-BF16 takes longer on such a CPU."""
+    """AVX512-BF16 is slower on such a CPU."""
     monkeypatch.setattr(machine_code, "host", lambda: f"some_cpu {INTEL}")
     monkeypatch.setattr(bfloat16, "_has_permission", lambda: False)
     assert form_of_products(CSRunConfig(), "llvm", BFLOAT16) == "own"

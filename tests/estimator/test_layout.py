@@ -1,4 +1,4 @@
-"""The options that give a job more streamers, against the rule for the number of its tasks."""
+"""Options recommended for more streamers, against the rule for the number of a job's tasks."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ NODES = Nodes(count=16, cpus=64, memory_gb=1)
 
 
 def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
-    """A job of S single-task nodes and N - S of T tasks; MemoryX is the second task."""
+    """Job of S single-task nodes and N - S nodes of T tasks; MemoryX is the second task."""
     counts = [1] * single + [tasks] * (nodes - single)
     places = [node for node, count in enumerate(counts) for _ in range(count)]
     roles = {0: Role.CHIEF} | ({1: Role.MEMORYX} if streaming else {})

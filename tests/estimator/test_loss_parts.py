@@ -1,4 +1,4 @@
-"""Evaluations of losses that are sums of means over labels of different kinds, against PyTorch."""
+"""Evaluation of losses that sum means over labels of different kinds, against PyTorch."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ IGNORED, OTHER = -100, 3
 
 
 def arrays():
-    """Tokens, of which later samples have fewer; the last batch has six samples."""
+    """Tokens, more of them masked in later samples; the last batch has six samples."""
     random = np.random.default_rng(3)
     tokens = random.integers(0, V, (SAMPLES, T)).astype(np.int32)
     tokens[random.random((SAMPLES, T)) < np.linspace(0, 0.9, SAMPLES)[:, None]] = IGNORED
@@ -26,13 +26,13 @@ def arrays():
 
 
 def several(of, tokens, classes, square, first, second):
-    """Both kinds, one of them twice, behind factors and a difference; a mean over samples."""
+    """Weighted sum of losses over both kinds of labels and a mean over samples."""
     both = of(first, tokens, IGNORED) * 2.0 - of(second, classes, OTHER)
     return both / 4.0 + 0.5 * of(first * 0.3, tokens, IGNORED) + square
 
 
 def kinds_that_multiply(of, tokens, classes, square, first, second):
-    """No sum: a mean over samples, of the batches' losses."""
+    """Product of losses, which is averaged over batches."""
     return of(first, tokens, IGNORED) * of(second, classes, OTHER)
 
 
@@ -53,7 +53,7 @@ def model_of(loss):
 
 
 def evaluated(loss, folder, minibatches=1):
-    """The evaluation's loss after a step, and the weights."""
+    """Loss of an evaluation after one step, and the weights."""
     config = CSRunConfig(precision="float64", minibatches_in_flight=minibatches)
     estimator = CerebrasEstimator(model_of(loss), folder, config, {})
 
@@ -66,7 +66,7 @@ def evaluated(loss, folder, minibatches=1):
 
 
 def theirs(loss, weights, places):
-    """PyTorch's loss of the samples at these places."""
+    """PyTorch's loss of the samples at these indices."""
     x, tokens, classes = (torch.from_numpy(array[places]) for array in arrays())
 
     def of(logits, labels, ignored):

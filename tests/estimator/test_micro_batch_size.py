@@ -1,4 +1,4 @@
-"""The size of a micro-batch: as it was asked for, or as the system's memory has it."""
+"""Size of micro-batches: as set, or as the system's memory allows."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def all_forty(params):
 
 @pytest.fixture
 def run_on(monkeypatch):
-    """Have runs take place in this process as on a streaming system of so many bytes, at least."""
+    """Run in this process as on a streaming system with at least this many bytes."""
 
     def take(nbytes):
         system = msgspec.structs.replace(
@@ -69,7 +69,7 @@ def test_minibatches_divide_a_micro_batch(tmp_path):
 
 
 def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog):
-    """Of 40, 20, 10, … samples: a system that has room for ten, and not for twenty."""
+    """Candidates 40, 20, 10, ...: the system has room for ten samples, but not for twenty."""
     takes = {}
     run_on(SYSTEM.sram_bytes)
     for size in (40, 20, 10):
@@ -102,10 +102,10 @@ def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog)
 
 
 @pytest.mark.parametrize("recompute", ["auto", "none"])
-def test_what_was_chosen_is_taken_by_the_next_start(
+def test_a_chosen_size_is_reused_by_the_next_start(
     tmp_path, run_on, caplog, monkeypatch, recompute
 ):
-    """Without one pass of the compiler; another question is another choice."""
+    """No pass of the compiler runs again; other settings need another choice."""
 
     def train(until, **config):
         config = CSRunConfig(save_checkpoints_steps=10, max_group_bytes=6000, **config)
@@ -130,7 +130,7 @@ def test_what_was_chosen_is_taken_by_the_next_start(
 
 
 def blocks(features, labels, mode, params):
-    """Three blocks that widen and narrow again: what is wide is made again before it is needed."""
+    """Three blocks with a wide hidden layer, whose activations are recomputed."""
     x = nn.Dense(8, name="first")(features)
     for number in range(3):
         with nn.scope("h"), nn.scope(number):
@@ -140,8 +140,8 @@ def blocks(features, labels, mode, params):
     return CSEstimatorSpec(mode=mode, loss=loss, train_op=nn.Adam(0.02).minimize(loss))
 
 
-def test_activations_are_made_again_where_that_is_estimated_to_be_faster(tmp_path, run_on, caplog):
-    """A step of many micro-batches takes the fixed time of as many batches."""
+def test_activations_are_recomputed_if_that_is_estimated_to_be_faster(tmp_path, run_on, caplog):
+    """Each of many micro-batches costs the fixed time of a batch."""
 
     def train(name, **config):
         # Layers of a few kilobytes would come as one, and a segment is at least what comes at once.

@@ -1,4 +1,4 @@
-"""Trainings in mixed precision: checkpoints with the loss's scale, events, changes of precision."""
+"""Trainings in mixed precision: loss scale in checkpoints, events, changes of precision."""
 
 import logging
 import re
@@ -33,7 +33,7 @@ def estimator(folder, precision="mixed_float16", params=SCALED, **others):
 
 
 def train(folder, max_steps, **options):
-    """The tensors of the last checkpoint."""
+    """Train; return the tensors of the last checkpoint."""
     estimator(folder, **options).train(train_input, max_steps=max_steps)
     return load_file(folder / f"model-ckpt-{max_steps}.safetensors")
 

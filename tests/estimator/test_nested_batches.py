@@ -1,4 +1,4 @@
-"""Models of several inputs: nested as the input function gave them, in every mode."""
+"""Models with several inputs, nested as in the input function, in every mode."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def two_heads(x: nn.Tensor, sign: nn.Tensor, side: nn.Tensor) -> Any:
 
 
 def nested_model(features: Any, labels: Any, mode: str, params: Any) -> CSEstimatorSpec:
-    """Five arrays: a tuple and an array in a dict, and a dict of labels."""
+    """Model of five arrays: a tuple and an array in a dict, and a dict of labels."""
     (a, b), c = features["pair"], features["one"]
     x = nn.Dense(4, name="a")(a) + nn.Dense(4, name="b")(b) + nn.Dense(4, name="c")(c)
     if mode == nn.PREDICT:

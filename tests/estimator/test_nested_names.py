@@ -1,4 +1,4 @@
-"""A model with a weight whose name ends like another's: trained, resumed, evaluated, converted."""
+"""A model with a weight whose name is another's suffix: trained, resumed, evaluated, converted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a resumed training has of its optimizer: all of its state, so that not a bit differs."""
+"""A resumed training restores all optimizer state, so that bits are equal."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def model_fn(features, labels, mode, params):
 
 
 def train(folder, optimizer, max_steps):
-    """The bytes of the last checkpoint."""
+    """Train; return the bytes of the last checkpoint."""
     config = CSRunConfig(save_checkpoints_steps=100, log_steps=100)
     estimator = CerebrasEstimator(model_fn, folder, config, {"optimizer": optimizer})
     estimator.train(train_input, max_steps=max_steps)

@@ -1,4 +1,4 @@
-"""Which system a run gets by the time that its program is compiled."""
+"""System assigned to a run once its program is compiled."""
 
 import logging
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""When the stage of a compile is shown."""
+"""Compile stages in the progress display: when they are shown."""
 
 from dataclasses import dataclass, field
 from threading import Timer
@@ -11,7 +11,7 @@ from csrun.estimator import progress
 
 @dataclass
 class Launcher:
-    """Stands for a task's context and its link, and keeps what it is sent."""
+    """Stand-in for a task's context and its link, which keeps what is sent."""
 
     shown: list[Progress] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""compile_report.txt in the working directory: where it leads, and where there is none."""
+"""Link compile_report.txt in the working directory: its target, and when it is absent."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Numbers of the updates in the events; SGD's gradients are differences of weights."""
+"""Statistics of updates in the events; SGD's gradients are differences of weights."""
 
 import logging
 
@@ -17,7 +17,7 @@ ALL = {"log_summaries": True, "log_grads": True, "log_hists": True, "ws_summary"
 
 
 def input_fn(params):
-    """One of the six features is always zero."""
+    """Input whose first of six features is always zero."""
     features = FEATURES * np.float32([1, 1, 0, 1, 1, 1])
     return Dataset.from_arrays(features, LABELS).repeat().batch(8, drop_remainder=True)
 

@@ -1,4 +1,4 @@
-"""Warm starts: a training that begins with the weights of another."""
+"""Warm start: training from the weights of another training."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""csctl cancel: who is asked, who may ask, and what must never be hit."""
+"""csctl cancel: signalled processes, permissions, and processes that must not be signalled."""
 
 import getpass
 import os
@@ -49,7 +49,7 @@ def test_a_running_job_ends_in_order(place: Sandbox) -> None:
 
 
 def test_waiting_jobs_leave_the_line(place: Sandbox) -> None:
-    """One that is told, and one that is stopped."""
+    """One job that is signalled, and one that is stopped."""
     place = replace(place, site=site_file(place.path, "local"))
     waits = f"csrun: waiting for 1 of the {NODES} nodes"
     with running(place, ALL_NODES):
@@ -121,7 +121,7 @@ def test_a_job_that_was_killed_has_ended_already(place: Sandbox) -> None:
 
 @needs_two_accounts
 def test_someone_elses_job_is_refused(place: Sandbox) -> None:
-    """Of a state folder that csrun has made nobody else reads anything."""
+    """A state folder made by csrun is readable by its own account only."""
     place.path.chmod(0o755)
     with running(place) as launcher:
         program = (
@@ -160,7 +160,7 @@ def test_a_later_process_of_the_launchers_number_is_not_hit(
 
 
 def test_who_may_not_cancel_a_job_and_where_it_ended(place: Sandbox) -> None:
-    """A record is of the account that its file belongs to, whatever is written in it."""
+    """A record belongs to the owner of its file, whatever its content says."""
     with running(place) as launcher:
         told = place.record(1)["launcher"]
         change_record(place, launcher=told | {"host": "elsewhere"})
@@ -186,7 +186,7 @@ def test_who_may_not_cancel_a_job_and_where_it_ended(place: Sandbox) -> None:
 def running(
     place: Sandbox, layout: tuple[str, ...] = ONE_TASK
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A job that runs, and is let go at the end."""
+    """Running job, released at the end."""
     with place.start(*layout, "sh", "-c", UNTIL_GO) as launcher:
         try:
             place.wait_for("up")

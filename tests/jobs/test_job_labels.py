@@ -1,4 +1,4 @@
-"""Labels of jobs: their form, changes, conditions, and the file beside a record."""
+"""Labels of jobs: syntax, changes, conditions, and the file next to a record."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The jobs on a system: who has it, who waits, and how far the run is."""
+"""Jobs of a system: its holder, waiting jobs, and progress of the run."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def test_a_job_without_a_session_is_told_which_there_are() -> None:
 
 @pytest.fixture
 def job_7(state: str) -> Iterator[None]:
-    """Its folder is held by another process, as by its launcher."""
+    """Job whose folder is held by another process, as by its launcher."""
     path = jobs_dir_of(SITE.name) / "7" / "live.lock"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         held = try_lock(path, f"job 7 (process {process.pid})")

@@ -1,4 +1,4 @@
-"""Job ids, each drawn once, whatever became of the counter; and folders that are not as needed."""
+"""Job ids: unique even with a damaged counter; and folders with wrong permissions."""
 
 import subprocess
 import sys

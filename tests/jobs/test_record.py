@@ -1,4 +1,4 @@
-"""A job's record: which passages there are, and what is told of a job that nobody tells about."""
+"""A job's record: valid transitions, and the state shown for a job that nobody updates."""
 
 import json
 import os

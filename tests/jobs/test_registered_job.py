@@ -1,4 +1,4 @@
-"""A job in its site's register: whenever it is interrupted, its record has the last word."""
+"""A job in its site's register: its record ends in a final state after any interruption."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What a job is called."""
+"""Name of a job."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which folders of ended jobs stay: a table of rules, and real folders with their locks."""
+"""Retention of ended jobs' folders: a table of rules, and real folders with their locks."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A site that several accounts share: what each sees of the other's job, and cannot do to it."""
+"""A site shared by accounts: what each sees of the other's job, and cannot do to it."""
 
 import io
 import os
@@ -47,7 +47,7 @@ def own_folder() -> Iterator[Path]:
 def state_folder(
     request: pytest.FixtureRequest, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """As docs/cs-login.md has it; not in pytest's folders, which nobody else may enter."""
+    """State folder as in docs/cs-login.md, outside of pytest's folders, which are private."""
     text = (SHIPPED / "local.yaml").read_text()
     (own_folder / "site.yaml").write_text(text + "shared: true\n")
     (own_folder / "site.yaml").chmod(0o644)
@@ -64,7 +64,7 @@ def state_folder(
 
 @contextmanager
 def running() -> Iterator[RegisteredJob]:
-    """A job that has a system, and has come to step 5."""
+    """Job that holds a system, and has reached step 5."""
     with registered(SITE, SECRET_COMMAND, JobOptions(), 1, 1) as job:
         job.folder.create_subfolders()
         job.start(("node1",))
@@ -89,7 +89,7 @@ def as_bob(act: Callable[[], object]) -> object:
 
 
 def printed(command: click.Command, *words: str) -> str:
-    """What a command says of the site of this test."""
+    """Output of a command on this test's site."""
     said = io.StringIO()
     with redirect_stdout(said):
         frame.run(command, [*words])
@@ -184,7 +184,7 @@ def test_the_system_is_free_for_the_next_account_when_the_job_has_ended() -> Non
 
 
 def draw() -> int:
-    """A job of one node that has a system; its number."""
+    """Number of a one-node job that holds a system."""
     with registered(SITE, ("true",), JobOptions(), 1, 1) as job:
         holder = f"job {job.job_id}"
         with (
@@ -210,7 +210,7 @@ LINKED_LOCKS = ("nodes/last_job.lock", "nodes/node1.lock", f"systems/{SYSTEM.nam
 @pytest.mark.parametrize("place", [*LINKED_FOLDERS, *LINKED_LOCKS])
 @pytest.mark.parametrize("state_folder", [0o022], indirect=True)
 def test_nothing_is_written_where_a_planted_link_leads(place: str, own_folder: Path) -> None:
-    """Bob's link to Ada's folder, or to a file in it, before the site has a job."""
+    """Bob's link to Ada's folder, or to a file in it, from before the site has a job."""
     private = own_folder / "private"
     (private / "jobs" / "1").mkdir(parents=True)
     (private / "thesis").write_text("precious")

@@ -1,4 +1,4 @@
-"""Time limits: Slurm's forms, and what becomes of a job that takes longer."""
+"""Time limits: Slurm's formats, and the end of a job that exceeds one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""System-hours by the records of jobs: what lies in a period, and to whom it is counted."""
+"""System-hours from records of jobs: within a period, by account."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The optimizer section of a params file: every optimizer and schedule, and every clear refusal."""
+"""The optimizer section of a params file: every optimizer and schedule, and every refusal."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Command line and params file of a run.py: values, precedence, and every clear refusal."""
+"""Command line and params file of a run.py: values, precedence, and every refusal."""
 
 import os
 import signal
@@ -274,7 +274,7 @@ def model(features, labels, mode, params):
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Runs a script of the model with a command line, in a folder of its own."""
+    """Run a script of the model with a command line, in its own folder."""
     monkeypatch.chdir(tmp_path)
 
     def script(*arguments, eval_input=eval_input):

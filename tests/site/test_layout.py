@@ -1,4 +1,4 @@
-"""The numbers of a job: tasks of nodes, nodes of tasks."""
+"""Layout of a job: tasks of nodes, nodes of tasks."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_node_of_each_rank(layout: JobLayout, nodes: tuple[int, ...]) -> None:
 
 @given(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9))
 def test_the_formula_the_other_way(single: int, full: int, tasks_per_node: int) -> None:
-    """The least T and the least N that suffice: with one less, they do not."""
+    """The least T and N are sufficient, one less of either is not."""
     layout = JobLayout(single + full, tasks_per_node, 1, single)
     for tasks in range(layout.tasks - full + 1, layout.tasks + 1):
         assert layout.tasks_per_node_for(tasks) == tasks_per_node

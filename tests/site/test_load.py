@@ -1,4 +1,4 @@
-"""Site files: the shipped one, and every way in which one can be wrong."""
+"""Site files: the shipped one, and every kind of error."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An administrator's commands on a system that jobs want, from several processes at once."""
+"""Administrative commands on a system that jobs want, from several processes at once."""
 
 import errno
 import os
@@ -163,7 +163,7 @@ def change_for_ever() -> None:
 
 
 def kill_at_random_time(chance: random.Random) -> None:
-    """Of a fork: a Python of its own would take longer to start than to be killed."""
+    """Kill a forked process at a random time; a new interpreter would start too slowly."""
     if (child := os.fork()) == 0:
         try:
             change_for_ever()
@@ -207,7 +207,7 @@ print(done)
 
 
 def test_changes_of_concurrent_shells_are_one_after_the_other() -> None:
-    """Each passage is made by one of them: the passages to and from STANDBY balance."""
+    """Each transition is made by one of them: those to and from STANDBY balance."""
     command = [sys.executable, "-c", TOGGLE]
     shells = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     made = [int(shell.communicate(timeout=STALL_S)[0]) for shell in shells]

@@ -1,4 +1,4 @@
-"""Which system a run gets."""
+"""Choice of a run's system."""
 
 import time
 

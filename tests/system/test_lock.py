@@ -1,4 +1,4 @@
-"""Lock files that nobody else can open, or have put something in the place of."""
+"""Lock files that other accounts can neither open nor replace."""
 
 import os
 import stat
@@ -39,7 +39,7 @@ def test_another_account_cannot_hold_a_lock_and_so_stalls_nobody(own_folder, uma
 
 
 def test_a_wait_says_which_process_of_which_account_holds_the_lock(tmp_path, monkeypatch, capsys):
-    """Not only whom the file names: somebody may hold it who has only read it."""
+    """The holder may have opened the file for reading only, so that the file does not name it."""
     monkeypatch.setattr(sys.modules["csrun.system.lock"], "_PAUSES_S", (0.001,))
     path = tmp_path / "mutex"
     lock(path, "job 1 (process 5)").release()

@@ -12,8 +12,8 @@ from csrun.system import TicketQueue, is_held
 from csrun.system.lock_queue import TicketQueues
 
 
-def test_two_queues_that_two_processes_join_have_the_same_order(tmp_path: Path) -> None:
-    """In whichever order they name them."""
+def test_two_queues_joined_by_two_processes_have_the_same_order(tmp_path: Path) -> None:
+    """For any order in which they name the queues."""
     left, right = TicketQueue(tmp_path / "left"), TicketQueue(tmp_path / "right")
     first, second = TicketQueues((left, right)), TicketQueues((right, left))
     with ThreadPoolExecutor(1) as joining:

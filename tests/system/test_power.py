@@ -1,4 +1,4 @@
-"""Power and mode of a system: which commands are possible when, and what outlives a process."""
+"""Power and mode of a system: permitted commands, and state that outlives a process."""
 
 import errno
 import logging

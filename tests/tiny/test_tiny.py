@@ -13,7 +13,7 @@ CLASSES, PER_CLASS = 4, 64
 
 
 def blobs(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points around the corners of a square: any network that learns tells them apart."""
+    """Points around the corners of a square, which are easy to classify."""
     random = np.random.default_rng(seed)
     labels = np.repeat(np.arange(CLASSES), PER_CLASS)
     centres = np.array([[-2, -2], [-2, 2], [2, -2], [2, 2]])
@@ -54,7 +54,7 @@ def test_it_learns_resumes_and_evaluates(tmp_path):
 
 
 def test_a_resumed_run_is_the_run(tmp_path):
-    """30 steps and then 70 leave the same bytes as 100 at once."""
+    """30 steps and then 70 have the same bytes as 100 at once."""
     at_once, in_two = (
         CerebrasEstimator(model_fn, tmp_path / name, CSRunConfig()) for name in ("one", "two")
     )

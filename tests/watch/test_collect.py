@@ -28,7 +28,7 @@ ENTRIES = (
 
 @pytest.fixture
 def job(state: str, tmp_path: Path) -> Iterator[RegisteredJob]:
-    """A job that has begun a training in `runs` of its working directory."""
+    """Job that has started a training in `runs` of its working directory."""
     with registered(SITE, ("python", "run.py"), JobOptions("digits"), 2, 3) as started:
         started.start(("node1", "node2"))
         file = JobFile(

@@ -27,7 +27,7 @@ def telemetry(step: int, last: int | None, updated_s: float, loss: float | None)
 
 
 def test_the_end_is_estimated_from_logged_steps() -> None:
-    """100 steps in 50 s are 2 steps/s: 800 steps more take 400 s."""
+    """100 steps in 50 s are 2 steps/s: 800 more steps take 400 s."""
     points = logged((100, 1000.0, {"loss": 2.0}), (200, 1050.0, {"loss": 1.0}))
     found = progress_of(points, telemetry(200, 1000, 1050.0, 1.0))
     assert found.steps_per_s == pytest.approx(2.0)
@@ -68,7 +68,7 @@ def test_shares_are_of_the_rows_of_the_ledger() -> None:
 
 
 def test_losses_and_shares_are_of_the_newest_steps() -> None:
-    """Of three steps, the last two; the newest one's values are written twice."""
+    """The last two of three steps; the newest one's values are written twice."""
     steps = LoggedSteps(2)
     for step, loss, compute in ((1, 4.0, 8.0), (2, 3.0, 1.0), (3, 2.0, 2.0), (3, 1.0, 3.0)):
         steps.add(step, float(step), "loss", loss)

@@ -1,4 +1,4 @@
-"""Drawing of snapshots: all that is there is shown, and text of others as text."""
+"""Drawing of snapshots: all values are shown, and texts are escaped."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""The limiting stage, what it is told to do, and how much faster it would have to be."""
+"""The limiting stage, the advice for it, and the speedup it needs."""
 
 import re
 
@@ -47,7 +47,7 @@ def test_the_advice_is_for_what_it_does(
 
 
 def test_a_cpu_bound_input_has_the_stage_that_computes_most_and_no_word_of_waiting() -> None:
-    """One stage sleeps for 16 us, another computes for 1 us: of the CPUs' time it takes 10/11."""
+    """One stage sleeps for 16 us, another computes for 1 us: 10/11 of the CPU time."""
     stages = stages_of(measured(points_of(float, (1,), stages=SLEEPS)))
     found = limiting(stages, Saturation.CPUS, ScalingLimit.CPUS, False, 2.0)
     assert found is not None
@@ -78,8 +78,8 @@ def test_the_advice_follows_the_limit_of_the_layout(limit: ScalingLimit, words: 
     assert words in found.advice
 
 
-def test_a_stage_that_had_no_cpu_does_not_wait() -> None:
-    """Other work took three quarters of its CPU."""
+def test_a_stage_that_lacked_a_cpu_is_not_waiting() -> None:
+    """Other processes took three quarters of its CPU."""
     stages = (StageCost("map sum", 4e-6, 1e-6),)
     starved = points_of(float, (1,), busy=lambda n: 0.25, stages=stages, starved=lambda n: 0.75)
     assert [stage.waits for stage in stages_of(measured(starved))] == [False]

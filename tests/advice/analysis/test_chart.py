@@ -1,4 +1,4 @@
-"""What the plots draw: the numbers of the tables."""
+"""Plotted values: the numbers of the tables."""
 
 import pytest
 from support.pipelines import CLUSTER, analysis_of, bound_by_cpus, measured, points_of

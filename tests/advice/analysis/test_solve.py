@@ -1,4 +1,4 @@
-"""The smallest layout that feeds a target, beside an exhaustive search of its own."""
+"""The smallest layout that feeds a target, against an exhaustive search."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ RATE = 1000.0  # of one worker
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline with a ceiling on one machine of `cpus` CPUs, and a site."""
+    """Pipeline with a ceiling on one machine of `cpus` CPUs, and a site."""
 
     cap: float
     computes: bool  # the ceiling is the CPUs', not of something else
@@ -40,7 +40,7 @@ class Case:
         return SiteFacts("any", self.nodes, self.node_cpus, self.one_machine, 1.5e11)
 
     def delivers(self, nodes: int, tasks: int) -> float:
-        """By hand: what the layout's streamers make of the pipeline."""
+        """Samples/s of a layout's streamers, by hand."""
         if self.streaming:
             on_nodes = [0, 0] + [tasks] * (nodes - 2)
         elif nodes * tasks == 1:
@@ -55,7 +55,7 @@ class Case:
         return sum(min(RATE * count, node_cap) for count in on_nodes)
 
     def in_turn(self, streamers: int) -> float:
-        """Each on a CPU of the machine's, in turn; the slowest of them holds the others up."""
+        """Samples/s of streamers on the machine's CPUs in turn; the slowest one limits all."""
         on_cpus = [0] * self.machine_cpus
         for streamer in range(streamers):
             on_cpus[streamer % self.machine_cpus] += 1
@@ -135,8 +135,8 @@ def test_a_resource_that_is_no_cpu_does_not_grow_with_nodes() -> None:
 
 
 @pytest.mark.parametrize("busy", [0.01, 2.0])
-def test_batches_that_all_make_do_not_grow_with_nodes(busy: float) -> None:
-    """Each makes the others' batches, too: so do those on nodes whose CPUs are their own."""
+def test_replayed_batches_do_not_scale_with_nodes(busy: float) -> None:
+    """Each streamer also makes the others' batches, as it does on nodes with their own CPUs."""
     points = points_of(lambda n: RATE, busy=lambda n: busy)
     found = solved(measured(points, replayed=True), CLUSTER, 3000)
     assert Scaling(measured(points, replayed=True), CLUSTER).saturation(1) is Saturation.REPLAY
@@ -145,8 +145,8 @@ def test_batches_that_all_make_do_not_grow_with_nodes(busy: float) -> None:
     assert found.layout.streamers == 1
 
 
-def test_a_worker_alone_is_in_nobodys_way() -> None:
-    """A point below its law is no sign of something shared, unless there are several workers."""
+def test_a_single_worker_shows_no_contention() -> None:
+    """A point below the law indicates a shared resource only with several workers."""
     rates = {1: 900.0, 2: 4000.0}
     points = points_of(rates.__getitem__, tuple(rates), busy=lambda n: 0.1)
     assert Scaling(measured(points), LOCAL).saturation(1) is Saturation.NOTHING
@@ -179,7 +179,7 @@ def test_a_site_with_too_few_nodes_is_refused() -> None:
 
 
 def test_a_third_task_on_two_cpus_holds_the_others_up() -> None:
-    """Two share a CPU and make half a batch each while the third makes one, and waits."""
+    """Two tasks share a CPU and make half a batch each while the third makes one, and waits."""
     computes = measured(
         points_of(lambda n: min(RATE * n, 2 * RATE), (1, 2, 3), busy=lambda n: min(n, 2.0))
     )
@@ -192,7 +192,7 @@ def test_a_third_task_on_two_cpus_holds_the_others_up() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_no_more_streamers_than_files(streaming: bool) -> None:
-    """Five files, and a law without an end: five streamers are the most that there can be."""
+    """Five files and an unlimited law: at most five streamers."""
     points = points_of(lambda n: RATE * n, (1, 2, 3), busy=lambda n: 0.01)
     facts = replace(measured(points, streaming=streaming, machine_cpus=4), most_streamers=5)
     site = SiteFacts("any", 8, 16, True, 1.5e11)

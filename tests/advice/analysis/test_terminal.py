@@ -1,4 +1,4 @@
-"""The report of an analysis: in a terminal, as JSON, as a page."""
+"""Report of an analysis: in a terminal, as JSON, as a page."""
 
 import json
 from io import BytesIO, StringIO, TextIOWrapper
@@ -82,7 +82,7 @@ def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> Non
 
 
 def test_a_smaller_layout_that_does_nearly_as_well_is_told_beside_the_maximum() -> None:
-    """Two hundred of these fill the two CPUs; a few less are recommended."""
+    """Two hundred workers saturate the two CPUs; a few less are recommended."""
     naps = measured(points_of(lambda n: 2000.0 * n, busy=lambda n: 0.01 * n))
     analysis = analysis_of(naps, target=FeedTarget(1e6, "here"))
     rates = [each.samples_per_s for each in analysis.solution.by_nodes]

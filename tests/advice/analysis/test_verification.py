@@ -1,4 +1,4 @@
-"""What is run of a recommended layout."""
+"""Runs that verify a recommended layout."""
 
 import pytest
 from support.pipelines import CLUSTER, analysis_of, measured, points_of

@@ -1,4 +1,4 @@
-"""input_analysis.html in a real browser: drawn to scale, and it fits wide and narrow windows."""
+"""input_analysis.html in a browser: drawn to scale, in wide and narrow windows."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ return [(b.left + b.right) / 2, (b.top + b.bottom) / 2];
 
 
 def test_points_lie_on_their_law_to_scale_and_nothing_sticks_out(tmp_path: Path) -> None:
-    """100,000 samples/s of one task, 200,000 of two and of four; the target is 198,000."""
+    """100,000 samples/s with one task, 200,000 with two and with four; the target is 198,000."""
     page = web_page.write(analysis_of(), tmp_path)
     with chromium(tmp_path / "profile") as browser:
         for scheme, width in (("light", 1100), ("dark", 420)):

@@ -1,4 +1,4 @@
-"""Chains as users write them: what is found in them, where, and what is measured."""
+"""Chains as users write them: findings, their lines, and measurements."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from csrun.data.sharding import sharded_as
 
 
 class Numbers:
-    """A file of numbers, a line each, that is read in turn."""
+    """File of numbers, one per line, read sequentially."""
 
     def samples(self, path: Path) -> Iterator[Sample]:
         for line in path.read_text().split():
@@ -160,7 +160,7 @@ def test_what_fails_later_is_left_to_the_run() -> None:
 
 
 class Waiting(Numbers):
-    """Such files on a disk that lets every sixteenth sample wait."""
+    """Such files on a disk that delays every sixteenth sample."""
 
     def samples(self, path: Path) -> Iterator[Sample]:
         for number, sample in enumerate(super().samples(path)):
@@ -170,7 +170,7 @@ class Waiting(Numbers):
 
 
 def seconds(dataset: Dataset, batches: int = 16) -> float:
-    """The best of three."""
+    """Best of three measurements."""
     found = []
     for _ in range(3):
         reader = dataset.batches()

@@ -1,4 +1,4 @@
-"""What is found in data sets of other libraries, by what these tell of themselves."""
+"""Findings in data sets of other libraries, from their attributes."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Options = dict[str, Any]
 
 
 def loader(**options: Any) -> tuple[str, Options]:
-    """A DataLoader's own arguments, as it would be without any mistake."""
+    """DataLoader with arguments that cause no findings."""
     fine: Options = {
         "iterable": "DataLoader",
         "dataset": "Digits",

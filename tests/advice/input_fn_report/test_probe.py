@@ -1,4 +1,4 @@
-"""What the report is told of a pipeline's time: by a first look, or by an analysis."""
+"""Times of a pipeline in the report: from a short probe, or from an analysis."""
 
 import time
 
@@ -12,7 +12,7 @@ from csrun.data import Dataset
 
 
 def test_a_measured_worker_gives_its_times_a_batch() -> None:
-    """128 samples a batch, 7 us of the map each; one worker delivers 100,000 a second."""
+    """128 samples per batch, 7 us of the map each; one worker delivers 100,000 per second."""
     stages = (*STAGES, StageCost("map nap", 40e-6, 0.0, 10e-6))
     found = Probe.of_worker(measured(points_of(lambda n: 100_000.0 * n, stages=stages)))
     assert found.costs["map load"].wall_s == pytest.approx(128 * 7e-6)
@@ -22,8 +22,8 @@ def test_a_measured_worker_gives_its_times_a_batch() -> None:
 
 
 @pytest.mark.alone
-def test_a_first_look_sees_how_much_a_time_scatters() -> None:
-    """Every other batch sleeps for 12 ms: 6 ms in the mean, and 6 beside it."""
+def test_a_probe_measures_how_much_a_time_scatters() -> None:
+    """Every other batch sleeps for 12 ms: mean 6 ms, deviation 6 ms."""
     slept = []
 
     def nap(x: object) -> object:

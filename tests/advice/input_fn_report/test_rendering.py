@@ -1,4 +1,4 @@
-"""The report as a person reads it."""
+"""Text of the report."""
 
 from support.chains import arrays, batch, chain, map_of, repeat, shuffle
 

@@ -1,4 +1,4 @@
-"""What is found in a chain: each mistake under its name, and nothing in a chain without one."""
+"""Findings in a chain: each mistake by its name, and none in a chain without mistakes."""
 
 from typing import Any
 
@@ -197,7 +197,7 @@ def test_a_mistake_is_found(calls: Calls, facts: dict[str, Any], rule: str, stat
 
 
 def test_no_mistake_brings_findings_of_others() -> None:
-    """One mistake, one finding; one of these chains has a second mistake."""
+    """One finding per mistake; one of these chains has a second mistake."""
     several = {
         (rule, finding.rule)
         for calls, facts, rule, _ in MISTAKES
@@ -232,7 +232,7 @@ def test_what_costs_next_to_nothing_is_no_warning() -> None:
 
 
 def found(calls: Calls, costs: dict[str, tuple[float, float]], **facts: Any) -> dict[str, Finding]:
-    """What is found when stages take so many (wall, CPU) ms a batch."""
+    """Findings for stages with these (wall, CPU) milliseconds per batch."""
     times = {name: StageTime(wall / 1000, cpu / 1000) for name, (wall, cpu) in costs.items()}
     total = sum(time.wall_s for time in times.values())
     pipeline = Pipeline(chain(*calls), costs=times, batch_s=total, **facts)

@@ -1,4 +1,4 @@
-"""Operators of a PyTorch loop, compared with PyTorch's own values of the same step."""
+"""Operators of a PyTorch loop, compared with PyTorch's values of the same step."""
 
 import subprocess
 import sys
@@ -96,7 +96,7 @@ WSE = (sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3", "pytho
 
 
 def compared(folder: Path, words: Sequence[str], *options: str) -> OperatorComparison:
-    """A training of the script, compared with PyTorch in the step after its newest checkpoint."""
+    """Compare a training of the script with PyTorch in the step after its newest checkpoint."""
     (folder / "script.py").write_text(SCRIPT)
     command = [*words, "script.py", "model_dir", *options]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -119,7 +119,7 @@ def test_a_job_with_batches_that_are_accumulated_in_parts(tmp_path: Path) -> Non
 
 
 def test_a_layer_that_began_later_than_others_and_a_wrong_kernel(tmp_path: Path) -> None:
-    """The kernel is wrong in the second comparison's run alone."""
+    """Only the run of the second comparison has the wrong kernel."""
     found = compared(tmp_path, [sys.executable], "phases")
     assert found.is_equal, found.difference
     assert found.compared >= 6 * 3

@@ -1,4 +1,4 @@
-"""Operators of two trainings: scripts that are run, and run again with values recorded."""
+"""Operators of two trainings, whose scripts are run again with values recorded."""
 
 import shlex
 import subprocess
@@ -67,7 +67,7 @@ Train = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Trains with options, and returns the model_dir; each training runs once."""
+    """Train with options, once for each set of them; return the model_dir."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "script.py").write_text(SCRIPT)
 
@@ -130,7 +130,7 @@ def test_two_commands(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_update_that_differs_is_found(train: Train) -> None:
-    """The first update is the same with any momentum."""
+    """The first update is equal for any momentum."""
     found = compare_operators(train("kernels=numpy"), train("kernels=numpy", "momentum=0.5"))
     assert found.difference is not None
     assert (found.difference.step, found.difference.operator) == (2, "update of weights")

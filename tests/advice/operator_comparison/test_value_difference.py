@@ -1,4 +1,4 @@
-"""Differences in units in the last place, against NumPy's own neighbours of numbers."""
+"""Differences in units in the last place, against NumPy's nextafter."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ BFLOAT16 = HalfFormat("bfloat16", 7, 127)
 
 
 def moved(x: np.ndarray, steps: int) -> np.ndarray:
-    """The numbers so many neighbours further up."""
+    """Numbers moved up by this many neighbours."""
     for _ in range(steps):
         x = np.nextafter(x, np.array(np.inf, x.dtype))
     return x

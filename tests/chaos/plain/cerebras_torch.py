@@ -1,4 +1,4 @@
-"""A stand-in of csrun's front end that leaves a script as plain PyTorch has it."""
+"""Stand-in for csrun's front end that leaves a script in plain PyTorch."""
 
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace

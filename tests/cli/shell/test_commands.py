@@ -1,4 +1,4 @@
-"""The admin shell's commands as one-shot: what they print, refuse, and with which exit code."""
+"""One-shot commands of the admin shell: output, refusals, and exit codes."""
 
 import json
 import subprocess
@@ -94,7 +94,7 @@ def test_a_job_keeps_its_system(capsys: Output) -> None:
 
 
 def test_what_a_system_is(capsys: Output) -> None:
-    """The published figures: 757 x 996 cores of 48 KB, 12 links of 100 Gbit/s, 1.1 GHz."""
+    """Published figures: 757 x 996 cores of 48 KB, 12 links of 100 Gbit/s, 1.1 GHz."""
     assert do("system show --output-format json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["fabric"] == "757 x 996"

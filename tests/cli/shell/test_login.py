@@ -1,4 +1,4 @@
-"""Log-in to the admin shell through a real sshd: what a key may do, and what nobody may."""
+"""Login to the admin shell through sshd: permissions of keys, and what no key may do."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The cs> prompt as a person uses it: a real terminal, keys, and what appears."""
+"""The cs> prompt on a terminal: keys and output."""
 
 import os
 import re
@@ -20,20 +20,20 @@ CS = (sys.executable, "-m", "csrun.cli.cs")
 
 
 def environment(state: str, **more: str) -> dict[str, str]:
-    """No cursor position requests: nobody answers them at a test's end of the terminal."""
+    """Environment without cursor position requests, which a test's terminal does not answer."""
     usual = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "CSRUN_STATE_DIR": state}
     return {**os.environ, **usual, **more}
 
 
 class Person:
-    """Types at a terminal, and reads what has come since."""
+    """Terminal session that types keys and reads new output."""
 
     def __init__(self, shown: Terminal) -> None:
         self._terminal = shown
         self._read = 0
 
     def sees(self, text: str) -> None:
-        """Wait for a text after the last one seen."""
+        """Wait for a text after the last one found."""
         until(lambda: text in self._new())
         self._read += self._new().index(text) + len(text)
 
@@ -41,7 +41,7 @@ class Person:
         self._terminal.type(text + end)
 
     def does(self, command: str) -> None:
-        """At the prompt, a whole line."""
+        """Type a whole line at the prompt."""
         self.sees("cs>")
         self.types(command)
 

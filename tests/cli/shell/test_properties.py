@@ -1,4 +1,4 @@
-"""Random sequences of commands and jobs, beside a model of what a system is, of a few lines."""
+"""Random sequences of commands and jobs, against a small model of a system."""
 
 import io
 import json
@@ -53,7 +53,7 @@ SEQUENCES = st.lists(st.tuples(st.integers(0, 1), STEPS), max_size=12)
 
 
 class Model:
-    """What a system is, by the words of the manual."""
+    """State of a system, according to the manual."""
 
     def __init__(self, index: int) -> None:
         self.power, self.mode = "ACTIVE", [PIPELINED, STREAMING][index]
@@ -61,7 +61,7 @@ class Model:
         self.has_job = False
 
     def does(self, who: str, command: str) -> bool:
-        """Follow a command; False when it must be refused."""
+        """Apply a command; return False if it must be refused."""
         looks = command in ("config execmode show", "system status", "session list")
         if looks or command == "telemetry --once":
             return True
@@ -130,7 +130,7 @@ def follow(real: Real, model: Model, who: str, what: str) -> None:
 
 
 def check(sequence: list[tuple[int, tuple[str, str]]]) -> None:
-    """Follow a sequence in a state folder of its own; real and model agree after each step."""
+    """Run a sequence in its own state folder; system and model agree after each step."""
     reals, models = [Real(name) for name in NAMES], [Model(0), Model(1)]
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
