@@ -1,4 +1,4 @@
-"""Another account: what a second uid can do to ours, tried in a forked child. Needs root."""
+"""Another account: access of a second uid to our files, tried in a forked child. Needs root."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ needs_two_accounts = pytest.mark.skipif(
 
 
 def as_account(uid: int, act: Callable[[], object], groups: tuple[int, ...] = ()) -> object:
-    """What `act` gives, or the exception that it raises, in a process of another account."""
+    """Result of `act`, or the exception that it raises, in a process of another account."""
     heard, said = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -44,7 +44,7 @@ def as_account(uid: int, act: Callable[[], object], groups: tuple[int, ...] = ()
 def account_at_work(
     uid: int, act: Callable[[], AbstractContextManager[object]], groups: tuple[int, ...]
 ) -> Iterator[int]:
-    """A process of another account that is inside of what `act` gives; its number."""
+    """Process id of another account that is inside of the context manager returned by `act`."""
     heard, said = os.pipe()
     waiting, held = os.pipe()
     pid = os.fork()

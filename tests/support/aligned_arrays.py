@@ -1,4 +1,4 @@
-"""Arrays that start on a cache line, as those of a program do."""
+"""Arrays aligned to a cache line, as in a program."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ def zeros_of(*shape, dtype="float32"):
 
 
 def normal(*shape):
-    """Normally distributed numbers, float32, the same ones for a shape."""
+    """Normally distributed float32 numbers, the same ones for each shape."""
     array = zeros_of(*shape)
     array[...] = np.random.default_rng(sum(shape)).standard_normal(shape)
     return array

@@ -1,6 +1,6 @@
 """Small models written once, computed by a compiled program and by PyTorch's autograd.
 
-A case is a function of `f`, which has parameters and functions, and of an input; what it returns is
+A case is a function of `f`, which has parameters and functions, and of an input; its result is
 summed to the loss.
 """
 
@@ -19,7 +19,7 @@ from csrun.nn.tracer import Tracer
 
 
 class Ours:
-    """How a case is written for csrun; a layer a parameter."""
+    """Namespace of csrun in which a case is written; each parameter is a layer."""
 
     sigmoid, relu, exp = map(staticmethod, (nn.sigmoid, nn.relu, nn.exp))
     reshape, transpose = map(staticmethod, (nn.reshape, nn.transpose))
@@ -27,7 +27,7 @@ class Ours:
     attention = staticmethod(nn.scaled_dot_product_attention)
 
     def norm(self, x, name):
-        """Over the last axis, without weights of the case's own."""
+        """Norm over the last axis without weights."""
         return nn.LayerNorm(epsilon=1e-5, name=name)(x)
 
     def __init__(self, tracer):
@@ -39,14 +39,14 @@ class Ours:
             return self._tracer.parameter("p", shape, zeros(shape))
 
     def sum(self, x, axis=None, keepdims=False):
-        """Over all axes when none is given."""
+        """Sum over all axes by default."""
         if axis is None and not x.shape:
             return x
         return nn.sum(x, tuple(range(len(x.shape))) if axis is None else axis, keepdims)
 
 
 class Theirs:
-    """The same for PyTorch, over parameters by csrun's names."""
+    """Namespace of PyTorch, with parameters by csrun's names."""
 
     def __init__(self, torch, parameters):
         self.tensors = {n: torch.tensor(v, requires_grad=True) for n, v in parameters.items()}
@@ -71,7 +71,7 @@ class Theirs:
 
 
 def trace(case: Callable, shape: tuple[int, ...], precision: str = "float64"):
-    """The module of a case that is trained."""
+    """Module of a case in training mode."""
     with Tracer(precision) as tracer:
         x = tracer.input("x", shape, precision)
         tracer.input("labels", shape[:1], "int32")
@@ -82,9 +82,9 @@ def trace(case: Callable, shape: tuple[int, ...], precision: str = "float64"):
 
 
 def check(torch, case: Callable, shape: tuple[int, ...], root: Path) -> str:
-    """Two steps of training in weight streaming, as PyTorch has them; gives the program's text.
+    """Compare two steps in weight streaming with PyTorch's; return the program's text.
 
-    The second step runs over what the first one left, and inputs stay as they are.
+    The second step reuses the memory of the first one, and inputs must be unchanged.
     """
     options = options_of(ExecutionMode.WEIGHT_STREAMING, group_bytes=100)
     executable = compile_model(trace(case, shape), root, options).executable

@@ -1,4 +1,4 @@
-"""A real browser without a window: Debian's chromium and chromium-driver, through selenium."""
+"""Headless browser: Debian's chromium and chromium-driver, through selenium."""
 
 import shutil
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ needs_browser = pytest.mark.skipif(
 
 @contextmanager
 def chromium(profile: Path) -> Iterator:
-    """A driven browser with a separate profile; its processes are gone afterwards."""
+    """Browser with a separate profile, whose processes are killed at the end."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
@@ -47,7 +47,7 @@ def chromium(profile: Path) -> Iterator:
 
 
 def _of(profile: Path) -> list[psutil.Process]:
-    """Processes that name this profile on their command lines."""
+    """Processes with this profile on their command lines."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if any(str(profile) in argument for argument in process.info["cmdline"] or ()):

@@ -1,4 +1,4 @@
-"""Layers whose forward switches a buffer on, counts in one, or sets weights by its first batch."""
+"""Layers with buffers as switches or counters, or with weights set by the first batch."""
 
 import random
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class ActNorm(nn.Module):
-    """Scales its inputs to the mean and deviation of the first batch, as Glow and VQGAN do."""
+    """Layer that scales inputs by mean and deviation of the first batch, as in Glow and VQGAN."""
 
     off, on = torch.tensor(0, dtype=torch.uint8), 1
 
@@ -32,7 +32,7 @@ class ActNorm(nn.Module):
 
 
 class ActNormOfFlag(ActNorm):
-    """The same with an attribute in the place of the buffer."""
+    """The same with an attribute instead of the buffer."""
 
     is_set = False
 
@@ -45,7 +45,7 @@ class ActNormOfFlag(ActNorm):
 
 
 class Codebook(nn.Module):
-    """A vector quantizer whose codes begin as the first batch's, and follow as moving averages."""
+    """Vector quantizer with codes from the first batch, updated as moving averages."""
 
     off = torch.tensor([False])
 
@@ -80,13 +80,13 @@ class Codebook(nn.Module):
 
 
 class CodebookOfFloat(Codebook):
-    """The switch is a float, as in vector-quantize-pytorch."""
+    """The same with a float as switch, as in vector-quantize-pytorch."""
 
     off = torch.Tensor([False])
 
 
 class CodebookReplaced(Codebook):
-    """The switch is another tensor afterwards."""
+    """The same with a switch that is replaced by a new tensor."""
 
     def init_embed_(self, x):
         if not self.initted.item():
@@ -106,7 +106,7 @@ class Counting(nn.Module):
 
 
 class WarmMean(Counting):
-    """Sets its mean in the first step, and moves it in others."""
+    """Layer that sets its mean in the first step, and moves it in later ones."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ class WarmMean(Counting):
 
 
 class ReadBefore(Counting):
-    """Reads the number before it counts."""
+    """Layer that reads the counter before it counts."""
 
     def forward(self, x):
         h = self.first(x)
@@ -136,7 +136,7 @@ class ReadBefore(Counting):
 
 
 class Annealed(Counting):
-    """Computes with the number."""
+    """Layer that computes with the counter."""
 
     def forward(self, x):
         self.steps += 1
@@ -144,7 +144,7 @@ class Annealed(Counting):
 
 
 class LateGate(Counting):
-    """Opens a gate in a step of another branch: what is compared there is two constants."""
+    """Layer with a gate that opens in a step of another branch, which compares two constants."""
 
     def forward(self, x):
         h = self.first(x)
@@ -154,7 +154,7 @@ class LateGate(Counting):
 
 
 class Usage(Counting):
-    """Counts what the step computes, in place and not."""
+    """Layer that counts usage, in place and by replacement."""
 
     def forward(self, x):
         h = self.first(x)
@@ -164,7 +164,7 @@ class Usage(Counting):
 
 
 class CumulativeNorm(nn.Module):
-    """Has the mean of all batches' statistics."""
+    """Layer with the mean of all batches' statistics."""
 
     def __init__(self):
         super().__init__()
@@ -176,7 +176,7 @@ class CumulativeNorm(nn.Module):
 
 
 class SkippedNorm(nn.Module):
-    """Skips a norm in some steps: its counter counts those in which it runs."""
+    """Layer that skips a norm in some steps, whose counter counts the others."""
 
     def __init__(self):
         super().__init__()
@@ -188,7 +188,7 @@ class SkippedNorm(nn.Module):
 
 
 class LimitedRows(nn.Module):
-    """A table of which each step scales the rows that it looks up down to a norm."""
+    """Table whose looked-up rows are scaled down to a maximum norm in each step."""
 
     def __init__(self):
         super().__init__()
@@ -199,7 +199,7 @@ class LimitedRows(nn.Module):
 
 
 class Counted(Counting):
-    """Only counts."""
+    """Layer that only counts."""
 
     def forward(self, x):
         self.steps += 3

@@ -1,4 +1,4 @@
-"""Chains as their operators, for what is said of them."""
+"""Chains of operators."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from csrun.data.input_operators import InputOperator, Level
 
 
 def chain(*calls: tuple[str, dict[str, Any]]) -> tuple[InputOperator, ...]:
-    """Operators in a row; the n-th stands in line n of data.py."""
+    """Operators in sequence; the n-th is on line n of data.py."""
     operators = []
     level = Level.SAMPLE
     for line, (name, options) in enumerate(calls, 1):

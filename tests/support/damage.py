@@ -1,4 +1,4 @@
-"""Damage to a file, drawn from a seed: bits, lengths, values, and other things in its place."""
+"""Damage to a file, drawn from a seed: bits, lengths, values, and replacements."""
 
 import json
 import os
@@ -27,7 +27,7 @@ HOSTILE_VALUES: list[Any] = [
 
 
 def is_small_file(path: Path) -> bool:
-    """Whether there is one that can be read whole to be damaged, once more if it was before."""
+    """Whether a file exists that is small enough to be read and damaged, also a second time."""
     is_file = os.path.isfile(path) and not os.path.islink(path)
     return is_file and path.stat().st_size < LARGEST_BYTES
 
@@ -66,7 +66,7 @@ def make_too_large(path: Path, chance: Chance) -> None:
 
 
 def fill_with_zeros(path: Path, chance: Chance) -> None:
-    """As a crash of the machine leaves a file that was not flushed."""
+    """Fill with zeros, as a crash of the machine leaves a file that was not flushed."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
@@ -85,7 +85,7 @@ def insert_hostile_text(path: Path, chance: Chance) -> None:
 
 
 def change_a_value(path: Path, chance: Chance) -> None:
-    """Of JSON, whose checksum is right afterwards: as by another program, or another version."""
+    """Change a value of JSON and update its checksum, as another program or version may."""
     try:
         plain = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
@@ -143,7 +143,7 @@ def replace_by_socket(path: Path, chance: Chance) -> None:
 
 
 def replace_by_link(path: Path, chance: Chance) -> None:
-    """To nothing, itself, what has no end, or a folder."""
+    """Replace by a link to nothing, itself, an endless file, or a folder."""
     path.unlink()
     targets = [path.name, "missing", "x" * 300, "x/" * 500, "/dev/zero", "/dev/null", ".", "/"]
     path.symlink_to(chance.choice(targets))
@@ -178,6 +178,6 @@ DAMAGES: dict[Damage, int] = {
 
 
 def drawn(chance: Chance) -> Damage:
-    """One of the damages."""
+    """Draw one of the damages."""
     (damage,) = chance.choices(list(DAMAGES), list(DAMAGES.values()))
     return damage

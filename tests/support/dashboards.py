@@ -1,4 +1,4 @@
-"""A dashboard that serves in this process, and what it answers."""
+"""A dashboard served in this process, and its responses."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ def catalog_of(folder: Path) -> RunCatalog:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[DashboardServer]:
-    """A server in a thread of this process."""
+    """Server in a thread of this process."""
     with DashboardServer(catalog_of(folder)) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -38,7 +38,7 @@ def serving(folder: Path) -> Iterator[DashboardServer]:
 def get(
     server: DashboardServer, path: str, token: str | None = None, **query: str
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Status, headers and body of an answer; with the server's token unless another is named."""
+    """Status, headers and body of a response, with the server's token by default."""
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=STALL_S)
     try:
         words = urlencode(query | {"token": server.token if token is None else token})
@@ -50,7 +50,7 @@ def get(
 
 
 def asked(server: DashboardServer, path: str, **query: str) -> Any:
-    """The JSON of an answer."""
+    """JSON of a response."""
     status, _, body = get(server, path, **query)
     assert status == 200, body
     return json.loads(body)

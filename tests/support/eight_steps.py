@@ -1,4 +1,4 @@
-"""A training of eight steps, for tests that read or write weights between its steps."""
+"""A training of eight steps, for tests that read or write weights between steps."""
 
 import torch
 from support.torch_loops import Kit
@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Script(Kit):
-    """Training of eight steps, with a checkpoint of the fifth."""
+    """Training of eight steps, with a checkpoint after the fifth."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Events of TensorBoard's files by protobuf's own reader, where PyTorch need not be imported."""
+"""Events of TensorBoard's files by protobuf's reader, without PyTorch."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The shipped fc_mnist as a user runs it: its commands, and what they leave in model_dir."""
+"""The shipped fc_mnist as a user runs it: its commands, and the files in model_dir."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ MANY_STEPS = 10**7  # more than any test waits for
 
 
 class FcMnist(Sandbox):
-    """A user's folder: `params.yaml` beside `model_dir`."""
+    """A user's folder with `params.yaml` and `model_dir`."""
 
     @property
     def model_dir(self) -> Path:
@@ -34,17 +34,17 @@ class FcMnist(Sandbox):
         (self.path / "params.yaml").write_text(yaml.safe_dump(params))
 
     def cpu(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """`python run.py`, to its end."""
+        """Run `python run.py`."""
         with self.start_cpu(*arguments) as process:
             out, err = process.communicate(timeout=STALL_S)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def start_cpu(self, *arguments: str) -> "subprocess.Popen[str]":
-        """The same, started."""
+        """Start `python run.py`."""
         return self.start_python(RUN, *self.own(arguments))
 
     def start_python(self, *arguments: str) -> "subprocess.Popen[str]":
-        """A script in one process, started."""
+        """Start a script in one process."""
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         return Started(
             [sys.executable, *arguments],
@@ -58,7 +58,7 @@ class FcMnist(Sandbox):
         layout: tuple[str, ...] = TWO_STREAMERS,
         interpreter: str = "python-ws",
     ) -> "subprocess.CompletedProcess[str]":
-        """`csrun_wse python-ws run.py`, to its end."""
+        """Run `csrun_wse python-ws run.py`."""
         return self.run(*layout, interpreter, RUN, *self.own(arguments))
 
     def start_wse(
@@ -68,16 +68,16 @@ class FcMnist(Sandbox):
         interpreter: str = "python-ws",
         script: str = RUN,
     ) -> "subprocess.Popen[str]":
-        """The same, started."""
+        """Start `csrun_wse python-ws run.py`."""
         return self.start(*layout, interpreter, script, *self.own(arguments))
 
     def own(self, arguments: tuple[str, ...]) -> list[str]:
-        """The arguments, and params.yaml where there is one."""
+        """Arguments, with params.yaml if it exists."""
         has_params = (self.path / "params.yaml").exists() and "--params" not in arguments
         return [*(("--params", "params.yaml") if has_params else ()), *arguments]
 
     def copy(self, **texts: str) -> str:
-        """A copy of the user's files with other texts, e.g. model="…"; the path of its run.py."""
+        """Copy the user's files with other texts, e.g. model="…"; return the path of its run.py."""
         folder = self.path / "copy"
         folder.mkdir()
         for file in FOLDER.glob("*.py"):
@@ -98,7 +98,7 @@ class FcMnist(Sandbox):
         return self.path / model_dir / f"model-ckpt-{step}.safetensors"
 
     def processes(self, launcher: int) -> dict[str, int]:
-        """The living processes of a job by name: the launcher, and each by the log it writes."""
+        """Living processes of a job by name: the launcher, and others by their logs."""
         found = {"launcher": launcher}
         for server in psutil.Process(launcher).children():
             found["forkserver"] = server.pid
@@ -112,7 +112,7 @@ class FcMnist(Sandbox):
 
 
 def losses(model_dir: Path) -> dict[int, float]:
-    """The loss at each step, of all runs in a model_dir; a step that two of them ran is one."""
+    """Loss of each step over all runs in a model_dir; repeated steps count once."""
     found: dict[int, float] = {}
     for path in model_dir.glob("events.out.tfevents.*"):
         for step, values in scalars(path):
@@ -122,6 +122,6 @@ def losses(model_dir: Path) -> dict[int, float]:
 
 
 def scalars(path: Path) -> Iterator[tuple[int, Mapping[str, float]]]:
-    """Steps and values of an events file, a killed writer's too."""
+    """Steps and values of an events file, also of a killed writer."""
     for event in events(path):
         yield event.step, {value.tag: value.simple_value for value in event.summary.value}

@@ -1,4 +1,4 @@
-"""Small CIRH modules made for tests, and the reference interpreter run over them."""
+"""Small CIRH modules for tests, and the reference interpreter on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,12 +29,12 @@ SLOPE = "slope"
 
 
 def input_type(array):
-    """The type of a NumPy array."""
+    """Type of a NumPy array."""
     return tensor_type(array.shape, str(array.dtype))
 
 
 def module_of(expression: Expression, operands: Sequence[np.ndarray]) -> ModuleOp:
-    """A module that takes the operands as inputs x0, x1, … and outputs `out`."""
+    """Module that takes the operands as inputs x0, x1, … and outputs `out`."""
     module = new_module("float64", RunMode.PREDICT)
     builder = Builder(InsertPoint.at_end(module.body.block))
     values = [builder.leaf(InputOp, input_type(a), symbol=f"x{i}") for i, a in enumerate(operands)]
@@ -44,20 +44,20 @@ def module_of(expression: Expression, operands: Sequence[np.ndarray]) -> ModuleO
 
 
 def evaluate(expression: Expression, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """The expression's value on these operands, by the reference interpreter."""
+    """Value of the expression on these operands, by the reference interpreter."""
     inputs = {f"x{i}": a for i, a in enumerate(operands)}
     return run(module_of(expression, operands), inputs, {}).outputs["out"]
 
 
 def run(module: ModuleOp, inputs: Mapping, parameters: Mapping, rows: int = 1) -> ModuleResult:
-    """One run of a module that changes nothing of what it is given."""
+    """Run a module, which must not change its inputs."""
     return interpret(module, dict(inputs), ModuleState(dict(parameters)), rows)
 
 
 def differentiable(
     expression: Expression, operands: Sequence[np.ndarray], slope: np.ndarray
 ) -> ModuleOp:
-    """A module to be differentiated: sum(slope * expression), floating operands as parameters."""
+    """Module to differentiate: sum(slope * expression), floating operands as parameters."""
     module = new_module("float64", RunMode.TRAIN)
     builder = Builder(InsertPoint.at_end(module.body.block), "layer")
     out = expression(builder, *(_leaf(builder, i, a) for i, a in enumerate(operands)))

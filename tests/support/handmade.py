@@ -142,7 +142,7 @@ def _plan(mode: ExecutionMode) -> Plan:
 
 
 def _floor_plan(streaming: bool) -> tuple[Region, ...]:
-    """Of a fabric of nine PEs: all in turn, or two and one."""
+    """Floor plan on a fabric of nine PEs: all for each layer in turn, or two and one."""
     whole, left, right = Rectangle(0, 0, 3, 3), Rectangle(0, 0, 2, 1), Rectangle(2, 0, 1, 1)
     places = (whole, whole) if streaming else (left, right)
     return tuple(Region(name.split("/")[0], r) for name, r in zip(SIZES, places, strict=True))
@@ -164,22 +164,22 @@ class Data:
 
     @property
     def clock(self) -> StageClock:
-        """One for each streamer, here a thread: in a job each has a data set of its own."""
+        """Clock per streamer, which is a thread here: in a job each has its own data set."""
         if not hasattr(self._clocks, "own"):
             self._clocks.own = StageClock()
         return self._clocks.own
 
     def names(self, arrays: int) -> list[str]:
-        """What a batch's arrays are called in messages."""
+        """Names of a batch's arrays in messages."""
         return ["features", "targets"][:arrays]
 
     def deliveries(self, start: int, stride: int):
-        """Global batches start, start + stride, …"""
+        """Yield global batches start, start + stride, …"""
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
 def expected_losses(data: Data, weights: dict[str, np.ndarray]) -> list[float]:
-    """The mean loss of every step, by the formula, in float64."""
+    """Mean loss of each step, by the formula, in float64."""
     w0, w1 = (weights[name].astype("d") for name in SIZES)
     losses = []
     for x, t in data.all:

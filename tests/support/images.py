@@ -1,4 +1,4 @@
-"""Layers over images in compiled programs: one step of all of them, here and in PyTorch."""
+"""Image layers in compiled programs and in PyTorch: one step of all of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from csrun.nn.tracer import Tracer
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, and the same in PyTorch, given images and the layer's parameters by name.
+    """A layer, and PyTorch's counterpart of the images and the layer's parameters by name.
 
-    images: values for them, normal ones unless given.
+    images: their values, normal ones by default.
     """
 
     layer: Callable
@@ -29,7 +29,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What one case was given and gave; `gradients` by the last part of the parameter's name."""
+    """Inputs and results of a case; `gradients` by the last part of the parameter's name."""
 
     images: np.ndarray
     slope: np.ndarray
@@ -44,9 +44,9 @@ def stepped(
     precision: str = "float64",
     mode: ExecutionMode = ExecutionMode.PIPELINED,
 ) -> dict[str, Found]:
-    """A step of a program that has all cases: the loss is sum(layer(images + shift) slope).
+    """Step of a program with all cases: the loss is sum(layer(images + shift) slope).
 
-    The shift is a parameter: its gradient is that of what the layer is called with.
+    The gradient of the shift, a parameter, is that of the layer's input.
     """
     random = np.random.default_rng(3)
     batch, outputs, losses = [], [], []
@@ -82,7 +82,7 @@ def stepped(
 
 
 def _is_drawn(cases: Mapping[str, Case], parameter: str) -> bool:
-    """Not so the shift of images that are given, which are to stay as they are."""
+    """Whether an initial value is drawn, unlike the shift of given images."""
     case, _, rest = parameter.partition("/")
     return rest != "shift" or cases[case].images is None
 

@@ -17,7 +17,7 @@ STALL_S = 300.0  # for what must come, or go; tests do not measure it
 
 
 class Started(subprocess.Popen[str]):
-    """A command that is started; where its block fails or stalls, nothing of it is left behind."""
+    """A started command; it is killed if its block fails or stalls."""
 
     def __exit__(self, *error: Any) -> None:
         if error[0] is not None and self.poll() is None:
@@ -26,7 +26,7 @@ class Started(subprocess.Popen[str]):
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and all that descends from it, in whatever groups and sessions."""
+    """Kill a process and its descendants in all groups and sessions."""
     process = psutil.Process(pid)
     process.suspend()  # it starts nothing more
     for victim in (*process.children(recursive=True), process):
@@ -38,8 +38,8 @@ def kill_tree(pid: int) -> None:
 class Sandbox:
     """A folder with a user's script, and a state folder next to it.
 
-    `around` is a command that the launcher is started by, e.g. one that changes its network,
-    `site` the file of another site than the shipped one, `variables` are added to the environment.
+    `around` is a command that starts the launcher, e.g. to change its network, `site` the file of
+    another site, `variables` are added to the environment.
     """
 
     path: Path
@@ -73,13 +73,13 @@ class Sandbox:
         return self.run(*arguments, command="csctl")
 
     def record(self, job_id: int) -> dict[str, Any]:
-        """A job's record, as it lies in its file."""
+        """A job's record from its file."""
         path = self.jobs.parent / "records" / f"{job_id}.json"
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     def wait_for_state(self, job_id: int, state: str) -> None:
-        """Until the job is there, and at this state."""
+        """Wait until a job is in this state."""
         path = self.jobs.parent / "records" / f"{job_id}.json"
         until(lambda: path.exists() and self.record(job_id)["state"] == state)
 
@@ -88,11 +88,11 @@ class Sandbox:
         return "run.py"
 
     def wait_for(self, *names: str) -> None:
-        """Until the job has written these files into its folder."""
+        """Wait until the job has written these files into its folder."""
         until(lambda: all((self.path / name).exists() for name in names))
 
     def pid(self, name: str) -> int:
-        """The process id that a task has written into a file."""
+        """Process id that a task has written into a file."""
         self.wait_for(name)
         until(lambda: bool((self.path / name).read_text()))
         return int((self.path / name).read_text())
@@ -112,7 +112,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def gone(pids: list[int]) -> bool:
-    """True when none of the processes is left; they are waited for."""
+    """Whether all of the processes end within the wait."""
     deadline_s = time.monotonic() + STALL_S
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.01)

@@ -82,15 +82,13 @@ def lstm():
 
 
 class Penalty(L.Layer):
-    """A layer with a separate loss, a mean of its inputs over batches, and a count of them."""
+    """Layer with its own loss, a mean of its inputs over batches, and their count."""
 
     def build(self, shape):
-        """Statistics, which begin at zero."""
         self.mean = self.add_weight(shape[1:], "zeros", trainable=False, name="mean")
         self.count = self.add_weight((), "zeros", trainable=False, name="count")
 
     def call(self, x, training=None):
-        """The inputs."""
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
         if training:
             self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
@@ -99,7 +97,7 @@ class Penalty(L.Layer):
 
 
 def penalties():
-    """Losses of weights, of activations, and of a layer's own."""
+    """Model with losses of weights, of activations, and of a layer."""
     seed(8)
     regularizers = keras.regularizers
     first = L.Dense(
@@ -114,7 +112,7 @@ def penalties():
 
 
 class TwoInputs(keras.Model):
-    """A model of its own class."""
+    """Subclassed model with two inputs."""
 
     def __init__(self):
         super().__init__()
@@ -122,7 +120,6 @@ class TwoInputs(keras.Model):
         self.out = L.Dense(CLASSES)
 
     def call(self, inputs, training=None):
-        """The logits."""
         left, right = inputs
         return self.out(self.left(left) * self.right(right))
 

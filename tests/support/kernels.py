@@ -1,4 +1,4 @@
-"""Kernels by themselves: their text, over given arrays."""
+"""Kernels run alone: their text, on given arrays."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from csrun.executable import Runtime, StepState
 
 
 def bound(kernels, given, form="numpy", threads=1):
-    """A function that runs the kernels' lines, and all arrays by name; those not given are NaN.
+    """Function that runs the kernels' lines, and all arrays by name, NaN by default.
 
     form: `llvm` for machine code, by this many threads
     """

@@ -1,4 +1,4 @@
-"""Functions of lanes as machine code over flat arrays, to try the compiler's scalar functions."""
+"""Scalar functions of the compiler as machine code over flat arrays."""
 
 from collections.abc import Callable, Mapping
 from ctypes import c_int64, c_void_p
@@ -44,7 +44,7 @@ class LaneFunctions:
         self._code = machine_code.MachineCode([machine_code.build(text)])
 
     def __call__(self, name: str, *arrays: np.ndarray) -> np.ndarray:
-        """The function of flat arrays of one length."""
+        """Return the function's results for flat arrays of one length."""
         size = len(arrays[0])
         padded = -(-size // self._lanes) * self._lanes
         own = []

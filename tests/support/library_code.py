@@ -1,4 +1,4 @@
-"""Machine code of a kernel of the library, over arrays in memory between guard pages."""
+"""Machine code of a library kernel, on arrays between guard pages."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class LibraryCase:
         at_end: bool = True,
         backward: bool = False,
     ) -> dict[str, np.ndarray]:
-        """The arrays after the call, by name, computed between these bounds of rows.
+        """Arrays after the call, by name, computed between these bounds of rows.
 
         backward: from the last rows to the first
         """
@@ -73,7 +73,7 @@ class LibraryCase:
         return {a.name: view.copy() for a, view in zip(code.parameters, views, strict=True)}
 
     def in_all_ways(self, *numbers: float) -> dict[str, np.ndarray]:
-        """The arrays; no bit depends on how the rows are divided, nor on where guard pages are."""
+        """Arrays after the call; bits must not depend on row bounds or guard pages."""
         found = self.run(*numbers)
         others = [self.run(*numbers, at_end=False)]
         for count in (2, 3, 8):

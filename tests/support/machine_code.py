@@ -1,4 +1,4 @@
-"""A kernel of LAIR in both forms, over arrays of which each ends, and begins, at a guard page."""
+"""A LAIR kernel in both forms, on arrays that end, or begin, at a guard page."""
 
 import ctypes
 import mmap
@@ -19,7 +19,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Guarded:
-    """Memory between two pages that nobody may touch; `at_end`: it ends at the second one."""
+    """Memory between two inaccessible pages; `at_end`: it ends at the second one."""
 
     def __init__(self, nbytes: int, at_end: bool) -> None:
         pages = max(-(-nbytes // PAGE), 1)
@@ -37,7 +37,7 @@ class Guarded:
 
 
 def array_over(memory: np.ndarray, array: Array) -> np.ndarray:
-    """The view of an array of a program, whose base lies in the memory."""
+    """View of an array of a program, whose base is in the memory."""
     base = memory.view(array.dtype)[array.offset :]
     steps = tuple(stride * base.itemsize for stride in array.strides)
     return np.lib.stride_tricks.as_strided(base, array.shape, steps)
@@ -50,9 +50,9 @@ def extent(array: Array) -> int:
 
 
 class KernelCase:
-    """Both forms of a loop, over arrays of its program by name of their bases.
+    """Both forms of a loop, on arrays of its program by name of their bases.
 
-    elements: how many each array of a loop over flat arrays has
+    elements: size of each array of a loop over flat arrays
     """
 
     def __init__(

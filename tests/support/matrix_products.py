@@ -1,4 +1,4 @@
-"""Matrix products by machine code, over arrays of which each ends, or begins, at a guard page."""
+"""Matrix products by machine code, on arrays that end, or begin, at a guard page."""
 
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_int64, c_void_p
@@ -34,14 +34,14 @@ _JOB_NUMBER = np.array([1])  # of a job that is the first
 
 
 def module_of(tile: Tile, half: HalfFormat | None = None) -> str:
-    """The module with all functions of products; half: of words that B may be."""
+    """Module with all product functions; half: 16-bit format of B."""
     code = product_code(tile, half)
     return "\n".join([code.text, *code.declared.values()]) + "\n"
 
 
 @cache
 def machine_of(tile: Tile, half: HalfFormat | None = None) -> machine_code.MachineCode:
-    """The functions, loaded."""
+    """Loaded product functions."""
     return machine_code.MachineCode([machine_code.build(module_of(tile, half))])
 
 

@@ -19,10 +19,9 @@ sys.path.insert(0, checkout)
 
 
 class Single(TorchFunctionMode):
-    """Float32 for float16, but in a worker of the data set, which rounds in both."""
+    """Replacement of float16 by float32, except in a worker of the data set."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Call the function with the other type."""
         if torch.utils.data.get_worker_info() is not None:
             return func(*args, **(kwargs or {}))
         func = torch.Tensor.float if func is torch.Tensor.half else func
@@ -41,7 +40,7 @@ def next_batch(batches, take=_MultiProcessingDataLoaderIter._next_data):
 
 
 def set_rate(schedules):
-    """Set the rate of a list of schedules, each of which counts from its start, if it does."""
+    """Set the rate of a list of schedules, each counting from its start."""
     step = schedules.last_epoch
     place = bisect_right(schedules._milestones, step)
     schedule = schedules._schedulers[place]
@@ -53,7 +52,6 @@ def set_rate(schedules):
 
 
 def step(schedules):
-    """Count a step."""
     schedules.last_epoch += 1
     set_rate(schedules)
 

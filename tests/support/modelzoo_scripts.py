@@ -1,4 +1,4 @@
-"""PyTorch scripts of the user's own Model Zoo checkout, run in a folder, and what they print."""
+"""PyTorch scripts of the user's Model Zoo checkout, run in a folder, and their output."""
 
 import hashlib
 import os
@@ -54,14 +54,14 @@ class Zoo:
 
 
 def losses(log: str) -> dict[int, str]:
-    """Losses of a script's own lines by step."""
+    """Losses by step, from a script's own output."""
     lines = (line for line in log.splitlines() if ":csrun:" not in line)
     found = (re.search(r"\| \w+ Device=.*Step=(\d+),? Loss=([\d.]+)", line) for line in lines)
     return {int(match[1]): match[2] for match in found if match}
 
 
 def metrics(log: str) -> list[float]:
-    """Average loss and metrics of an evaluation, as the script prints them."""
+    """Average loss and metrics of an evaluation, from the script's output."""
     found = re.findall(r"(?:'eval/\w+': |Avg Eval. Loss = )([\d.]+)", log)
     return [float(value) for value in found]
 

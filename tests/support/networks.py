@@ -1,4 +1,4 @@
-"""Two hosts for a test: network namespaces with a wire between them (iproute2, needs root)."""
+"""Two hosts for a test: network namespaces with a link between them (iproute2, needs root)."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 @dataclass(frozen=True)
 class NetworkHost:
-    """A namespace: `ip netns` knows it by `name`; the file to enter it by; its address."""
+    """A namespace: its name in `ip netns`, its file, and its address."""
 
     name: str
     address: str
@@ -30,18 +30,18 @@ class Network:
     second: NetworkHost
 
     def cut(self) -> None:
-        """From here on no packet gets through."""
+        """Drop all further packets."""
         _ip("-netns", self.second.name, "link", "set", self.second.name, "down")
 
     def bytes_sent(self) -> int:
-        """From the second to the first."""
+        """Bytes sent from the second host to the first."""
         path = f"/sys/class/net/{self.second.name}/statistics/tx_bytes"
         return int(_ip("netns", "exec", self.second.name, "cat", path))
 
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """The hosts, until the context is left; the test is skipped where they cannot be had."""
+    """The hosts, until the context ends; skips the test if they are not available."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None:
         pytest.skip("network namespaces need root, iproute2 and nsenter")
     names = [f"csrun{os.getpid()}{letter}" for letter in "ab"]

@@ -1,4 +1,4 @@
-"""Optimizers without a rule, each with state or an update of another form."""
+"""Optimizers without a rule, each with another form of state or update."""
 
 from collections import deque
 
@@ -7,7 +7,7 @@ from torch import optim
 
 
 class Decaying(optim.Optimizer):
-    """Counts its steps by a number of Python."""
+    """Optimizer that counts its steps by a Python number."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr})
@@ -25,7 +25,7 @@ class Decaying(optim.Optimizer):
 
 
 class OfLists(optim.Optimizer):
-    """Updates all parameters at once, scaled by the norms of their gradients."""
+    """Optimizer that updates all parameters at once, scaled by the norms of their gradients."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr})
@@ -44,8 +44,9 @@ class OfLists(optim.Optimizer):
 
 
 class FromFirst(optim.Optimizer):
-    """Begins with the first gradient and a filled tensor, replaces tensors of its state, and keeps
-    lists of them and values of its own.
+    """Optimizer that starts from the first gradient and a filled tensor, replaces state tensors,
+
+    and keeps lists of them and values of its own.
     """
 
     def __init__(self, params, lr):
@@ -72,7 +73,7 @@ class FromFirst(optim.Optimizer):
 
 
 class OfEach(optim.Optimizer):
-    """Calls `one` for each parameter, with its state."""
+    """Optimizer that calls `one` for each parameter with its state."""
 
     def __init__(self, params, lr=0.05):
         super().__init__(params, {"lr": lr})
@@ -86,7 +87,7 @@ class OfEach(optim.Optimizer):
 
 
 class Adopting(OfEach):
-    """Has another first step, as ADOPT; counts by a tensor that it replaces, as LaProp of timm."""
+    """Optimizer with another first step, as ADOPT; its count is a replaced tensor, as in LaProp."""
 
     def one(self, p, g, state, group):
         if not state:
@@ -98,7 +99,7 @@ class Adopting(OfEach):
 
 
 class Replacing(OfEach):
-    """Puts new tensors into its state, some in a list, and others from its third step on."""
+    """Optimizer that creates new state tensors, some in a list, and others from step three on."""
 
     def one(self, p, g, state, group):
         state["means"] = [0.9 * state["means"][0] + g if "means" in state else g.clone()]
@@ -111,7 +112,7 @@ class Replacing(OfEach):
 
 
 class Moving(OfEach):
-    """Moves tensors of its state to other keys and indices, and replaces one by a new tensor."""
+    """Optimizer that moves state tensors to other keys and indices, and replaces one."""
 
     def one(self, p, g, state, group):
         if not state:
@@ -133,7 +134,7 @@ class Moving(OfEach):
 
 
 class FromWeights(OfEach):
-    """Begins with the weights, and with random numbers; has a count in no parameter's state."""
+    """Optimizer that starts from weights and random numbers, with a count outside of `state`."""
 
     def step(self, closure=None):
         self.state["steps"] = self.state.get("steps", 0) + 1
@@ -147,7 +148,7 @@ class FromWeights(OfEach):
 
 
 class OfSigns(OfEach):
-    """Has booleans in its state."""
+    """Optimizer with booleans in its state."""
 
     def one(self, p, g, state, group):
         p.sub_(group["lr"] * g * state.get("is_up", 1))
@@ -155,7 +156,7 @@ class OfSigns(OfEach):
 
 
 class Wrapping(optim.Optimizer):
-    """Has the state in the optimizer that it wraps."""
+    """Optimizer whose state is in the optimizer that it wraps."""
 
     def __init__(self, params):
         self.wrapped = Replacing(params)

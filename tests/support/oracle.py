@@ -43,7 +43,7 @@ UNDEFINED = ("empty", "resize")
 
 
 class Role(Enum):
-    """Where a sample's floats come from."""
+    """Source of a sample's floats."""
 
     PARAMETER = "parameter"
     ACTIVATION = "activation"
@@ -69,7 +69,7 @@ class Sample:
 
 
 class Called(torch.nn.Module):
-    """A sample as a part of a model; `scale` is what brings its values near 1."""
+    """A sample as part of a model; `scale` brings its values near 1."""
 
     def __init__(self, name: str, sample: Sample, role: Role) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Called(torch.nn.Module):
                 self.floats[str(number)] = torch.nn.Parameter(leaf.clone(), is_trained)
 
     def forward(self, one: torch.Tensor) -> torch.Tensor:
-        """The sum of all results, each number with a separate slope."""
+        """Return the sum of all results, each number with a separate weight."""
         leaves = list(self.leaves)
         for number, parameter in self.floats.items():
             leaves[int(number)] = parameter * (1 if self.role is Role.PARAMETER else one)
@@ -104,7 +104,7 @@ def _weighted(x: torch.Tensor) -> torch.Tensor:
 
 
 class Model(torch.nn.Module):
-    """Several samples, whose results are added up."""
+    """Model that adds up the results of several samples."""
 
     def __init__(self, parts: Sequence[torch.nn.Module]) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Model(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean over the samples of a batch of what depends on it by its mean alone."""
+        """Mean over the batch, on which results depend by its mean alone."""
         one = x.mean()
         return sum((part(one) for part in self.parts), self.weight * one)
 
@@ -129,9 +129,9 @@ def _step(model: Any, batch: Any) -> Any:
 
 @dataclass
 class Report:
-    """What became of the samples of several operators or modules, by name.
+    """Outcomes of several operators or modules, by name.
 
-    refused: the errors' texts; wrong: what is neither PyTorch's numbers nor a refusal with a line.
+    refused: texts of errors; wrong: results that are neither PyTorch's nor a refusal with a line.
     """
 
     root: Path
@@ -201,7 +201,7 @@ class Report:
             self._blame(parts, f"{type(error).__name__}: {error}")
 
     def _blame(self, parts: Sequence[Called], what: str) -> None:
-        """Find the parts that fail, by halves."""
+        """Find the failing parts by bisection."""
         if len(parts) == 1:
             args = ", ".join(map(_said, parts[0].leaves))
             self.wrong[parts[0].name].append(f"{parts[0].role.value}s ({args}): {what}")
@@ -212,7 +212,7 @@ class Report:
 
 
 def _check(beside: Beside) -> None:
-    """The interpreter's and the program's numbers are PyTorch's."""
+    """Compare the interpreter's and the program's results with PyTorch's."""
     loss, gradients = beside.theirs()
     for what, (our_loss, ours) in (("interpreted", beside.interpreted()), ("", beside.ours())):
         torch.testing.assert_close(float(our_loss), float(loss), rtol=1e-8, atol=1e-10, msg=what)
@@ -230,7 +230,7 @@ _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class _Incomparable(TorchDispatchMode):
-    """Notes random numbers, which are not csrun's, and 16-bit types, which mean wider ones."""
+    """Mode that detects random numbers, which differ from csrun's, and 16-bit types."""
 
     found = False
 

@@ -34,5 +34,5 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def first_cells(text: str) -> list[str]:
-    """What stands between the backticks of each table row's first cell."""
+    """Text between the backticks of each table row's first cell."""
     return re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Measurements of input pipelines whose laws are known, for what analyses them."""
+"""Measurements of input pipelines that follow known laws."""
 
 from collections.abc import Callable, Sequence
 
@@ -53,7 +53,7 @@ def points_of(
     stages: tuple[StageCost, ...] = STAGES,
     starved: Curve = lambda tasks: 0.0,
 ) -> tuple[Point, ...]:
-    """Points on a curve."""
+    """Measured points on a curve."""
     return tuple(Point(n, cpus, rate(n), busy(n), 2.0, stages, starved(n)) for n in tasks)
 
 
@@ -73,7 +73,7 @@ def measured(points: tuple[Point, ...], **changes) -> Measurements:
 
 
 def analysis_of(measurements: Measurements | None = None, **changes) -> Analysis:
-    """An analysis for a target of 176,000 samples/s; of a pipeline that two CPUs bound."""
+    """Analysis for a target of 176,000 samples/s of a pipeline limited by two CPUs."""
     fields = {
         "measured": measurements or measured(points_of(bound_by_cpus, busy=lambda n: min(n, 2.0))),
         "site": LOCAL,
@@ -85,5 +85,5 @@ def analysis_of(measurements: Measurements | None = None, **changes) -> Analysis
 
 
 def bound_by_cpus(tasks: int) -> float:
-    """Two tasks do twice what one does, and no more do more."""
+    """Rate that doubles with two tasks, and stays there."""
     return 100_000.0 * min(tasks, 2)

@@ -1,4 +1,4 @@
-"""Compiled programs driven step by step in a test, without a runtime around them."""
+"""Compiled programs driven step by step in a test, without the runtime."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ SYSTEM = load_site("local").systems[0]
 
 
 def system_of(nbytes: int) -> System:
-    """A system of this many bytes, in whole KiB."""
+    """System with this much memory, rounded to KiB."""
     rows = nbytes // 1024
     return msgspec.structs.replace(
         SYSTEM, fabric_width=1, fabric_height=rows, usable_cores=rows, sram_kb_per_core=1
@@ -52,7 +52,7 @@ def options_of(
 
 @dataclass(frozen=True)
 class Network:
-    """A fully connected network with ReLU, and how it is trained."""
+    """Fully connected network with ReLU, and its training options."""
 
     sizes: tuple[int, ...] = (12, 7, 9, 5)
     batch: int = 16
@@ -66,7 +66,7 @@ class Network:
     loss_factor: float = 1.0
 
     def trace(self, run_mode: RunMode = RunMode.TRAIN):
-        """The network's module; features come as [batch, 2, sizes[0] / 2]."""
+        """Module of the network; features are [batch, 2, sizes[0] / 2]."""
         with Tracer(self.precision, self.storage) as tracer:
             shape = (self.batch, 2, self.sizes[0] // 2)
             x = nn.flatten(tracer.input("features", shape, self.precision))
@@ -91,12 +91,12 @@ class Network:
         run_mode: RunMode = RunMode.TRAIN,
         **others,
     ) -> Executable:
-        """The network compiled into `root`."""
+        """Compile the network into `root`."""
         options = options_of(mode, run_mode, group_bytes=group_bytes, **others)
         return compile_model(self.trace(run_mode), root, options).executable
 
     def batches(self, count: int, rows: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Seeded batches; of each, only the first `rows` rows are valid."""
+        """Seeded batches with `rows` valid rows."""
         random = np.random.default_rng(11)
         found = []
         for _ in range(count):
@@ -108,7 +108,7 @@ class Network:
         return found
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Seeded first values by name, biases not zero."""
+        """Seeded first values by name, with nonzero biases."""
         random = np.random.default_rng(3)
         found = {}
         for index, (fan_in, units) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
@@ -121,7 +121,7 @@ class Network:
 
 @dataclass(frozen=True)
 class TiedNetwork(Network):
-    """x E, dense layers of one size, then h times E transposed: E is used first and last.
+    """Network x E, dense layers of one size, then h E^T: the tied E is used first and last.
 
     sizes: V, D, …, D, V
     """
@@ -161,7 +161,7 @@ class TiedNetwork(Network):
 
 
 class ArrayData:
-    """A finite data set of these batches, each a tuple of arrays."""
+    """Finite data set of these batches, each a tuple of arrays."""
 
     replayed = False
 
@@ -173,12 +173,12 @@ class ArrayData:
         return ["features", "labels"][:arrays]
 
     def deliveries(self, start: int, stride: int) -> Iterator[Delivery]:
-        """Global batches start, start + stride, …"""
+        """Yield global batches start, start + stride, …"""
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
 def step_of(plan: Plan, batch: Sequence[np.ndarray], rows: int, index: int = 0) -> StepState:
-    """A step on a batch of this many valid rows, with its labels counted."""
+    """Step on a batch with this many valid rows and counted labels."""
     counts = [
         np.count_nonzero(_cut(array[:rows], one) != one.ignore_index)
         for array, spec in zip(batch, plan.inputs, strict=True)
@@ -195,7 +195,7 @@ def _cut(array: np.ndarray, labels: LabelRange) -> np.ndarray:
 
 
 class Machine:
-    """Arena and store of one Executable; a slot is poisoned before each group's weights come."""
+    """Arena and store of an Executable; slots are poisoned before weights are copied to them."""
 
     def __init__(
         self, executable: Executable, parameters: dict[str, np.ndarray], threads: int = 1
@@ -218,7 +218,7 @@ class Machine:
         self.step_count = 0
 
     def evaluate(self, batch: Sequence[np.ndarray]) -> float:
-        """All visits: the mean loss over the valid rows."""
+        """Run all visits; return the mean loss over the valid rows."""
         return self._run(batch, lambda group: None)
 
     def _run(self, batch: Sequence[np.ndarray], complete: Callable[[int], None]) -> float:
@@ -233,13 +233,13 @@ class Machine:
         return float(self.views[self.plan.loss_buffer][0]) / count
 
     def predict(self, batch: Sequence[np.ndarray]) -> None:
-        """All visits of a program without a loss, on a whole batch."""
+        """Run all visits of a program without a loss, on a whole batch."""
         with np.errstate(all="ignore"):  # as in an engine
             for function in self._wafer.visits:
                 function(tuple(batch), StepState(rows=len(batch[0])))
 
     def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-        """One step: the mean loss, and a copy of each gradient."""
+        """Train one step; return the mean loss, and a copy of each gradient."""
         gradients: dict[str, np.ndarray] = {}
         step = self._step(batch)
 
@@ -255,7 +255,7 @@ class Machine:
         return loss, {name: gradients[name] for name in known}  # a state that is read has none
 
     def output(self, name: str) -> np.ndarray:
-        """An output's buffer."""
+        """Buffer of an output."""
         (buffer,) = [o.buffer for o in self.plan.outputs if o.name == name]
         return self.views[buffer]
 
@@ -265,7 +265,7 @@ class Machine:
         return step_of(self.plan, batch, int(counts.sum()), self.step_count)
 
     def _load(self, groups: Sequence[int]) -> None:
-        """What the wafer does in weight streaming: a visit's weights into their slots, alone."""
+        """Copy a visit's weights into their slots, as the wafer does in weight streaming."""
         if self.plan.store_in_arena:
             return
         for g in self.plan.groups:

@@ -1,6 +1,4 @@
-"""What csrun reads back: for each kind a folder of whole files, how they are read, and what may
-come of it when one of them is damaged.
-"""
+"""Kinds of files that csrun reads back: intact files, readers, and permitted results of damage."""
 
 import os
 from collections.abc import Callable
@@ -51,11 +49,11 @@ JOB = JobFile(1, ExecutionMode.PIPELINED, ("python", "run.py"), "/", "local", 1,
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of files below a folder.
+    """Kind of files in a folder.
 
-    make: writes them whole. read: what comes of them. damaged: the files that are damaged, as
-    patterns. is_allowed: whether another result is one that a damage may have; None: never, an
-    error of csrun's aside. warned: what was said meanwhile.
+    make: writes intact files. read: result of reading them. damaged: patterns of files to damage.
+    is_allowed: whether damage may lead to another result; None: never, but to an error of csrun.
+    warned: messages logged meanwhile.
     """
 
     make: Callable[[Path], None]
@@ -96,7 +94,7 @@ def is_an_older_one(result: Any, whole: Any, warned: list[str]) -> bool:
 
 
 def write_checkpoint(folder: Path) -> Any:
-    """A training that continues in the folder: what it leaves, or an error, and nothing outside."""
+    """Continue a training in the folder: result or error, and nothing written elsewhere."""
     victim = folder.parent / "victim"
     victim.write_text("precious")
     with model_dir.opened(folder), model_dir.locked(folder, "job 1"):
@@ -121,7 +119,7 @@ def read_compile(folder: Path) -> Any:
 
 
 def compile_anew(folder: Path) -> Any:
-    """What `read_compile` does not take is compiled again: then it is whole."""
+    """Compile again if `read_compile` refuses the files, which must then be intact."""
     if compile_directory.read(folder / "tfcs_0") is None:
         from csrun.executable import manifest_of
 
@@ -187,7 +185,7 @@ def read_records(folder: Path) -> Any:
 
 
 def _lasting(record: JobRecord) -> JobRecord:
-    """Without the time at which a loss was noticed."""
+    """Record without the time at which a loss was detected."""
     return msgspec.structs.replace(record, ended=None)
 
 
@@ -253,7 +251,7 @@ def read_mail(folder: Path) -> Any:
 
 
 def accept_prefix(result: Any, whole: Any, warned: list[str]) -> bool:
-    """What is not there may be on its way; one that was copied whole is as good as one posted."""
+    """Accept a prefix of the posts, as others may follow; a copied post is valid."""
     return bool(result[: len(whole)] == whole[: len(result)])
 
 
@@ -269,13 +267,13 @@ def usage_sample(number: int) -> usage_log.UsageSample:
 
 
 def read_usage(folder: Path) -> Any:
-    """What is asked of a sample alone: a share of CPU is of the time since the one before."""
+    """Values of a single sample: CPU shares depend on the one before."""
     found = usage_log.UsageReader(folder).history()
     return [(s.taken_s, [*s.loads], s.loads["rank-00000"].memory_bytes) for s in found]
 
 
 def accept_other_samples(result: Any, whole: Any, warned: list[str]) -> bool:
-    """Samples that were written: which of them a thinning keeps depends on those it can read."""
+    """Accept written samples: a thinning keeps those that it can read."""
     written = [(usage_sample(n).taken_s, ["rank-00000"], 1000) for n in range(4)]
     return all(sample in written for sample in result)
 
@@ -352,7 +350,7 @@ def accept_anything(result: Any, whole: Any, warned: list[str]) -> bool:
 
 
 def accept_equal_length(result: Any, whole: Any, warned: list[str]) -> bool:
-    """A secret tells nobody whether it is the true one; peers without it do not come in."""
+    """Accept a secret of equal length, which cannot be checked; peers without it are refused."""
     return isinstance(result, bytes) and len(result) == len(whole)
 
 

@@ -1,4 +1,4 @@
-"""Steps of users' loops, recorded and compiled, compared with PyTorch's own."""
+"""Steps of users' loops, recorded and compiled, compared with PyTorch's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Loop = Callable[[torch.nn.Module, tuple[Any, ...]], Any]  # one step up to optim
 
 
 def supervised(criterion: Callable[..., Any]) -> Loop:
-    """The plain loop's step: zero_grad, forward, loss, backward."""
+    """Step of a plain loop: zero_grad, forward, loss, backward."""
 
     def step(model: torch.nn.Module, batch: tuple[Any, ...]) -> Any:
         *inputs, labels = batch
@@ -35,7 +35,7 @@ def supervised(criterion: Callable[..., Any]) -> Loop:
 
 
 def record(model: torch.nn.Module, batch: Sequence[Any], step: Loop) -> Recording:
-    """A step of the loop, recorded."""
+    """Recording of a step."""
     recorder = StepRecorder(model)
     recorder.reader = reader_of(recorder)
     with recorder:
@@ -45,7 +45,7 @@ def record(model: torch.nn.Module, batch: Sequence[Any], step: Loop) -> Recordin
 
 @dataclass
 class Beside:
-    """A step of PyTorch's, by the interpreter of the recording, and by the compiled program."""
+    """A step in PyTorch, in the interpreter, and in the compiled program."""
 
     model: torch.nn.Module
     batch: Sequence[Any]
@@ -60,19 +60,19 @@ class Beside:
         self.module = module_of(self.recording, dict.fromkeys(names, self.algorithm))
 
     def theirs(self) -> tuple[Any, dict[str, Any]]:
-        """PyTorch's loss and gradients."""
+        """Loss and gradients of PyTorch."""
         loss = self.step(self.model, tuple(self.batch))
         found = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         return loss.detach(), {name: grad.clone() for name, grad in found.items()}
 
     def interpreted(self) -> tuple[Any, dict[str, Any]]:
-        """The interpreter's."""
+        """Loss and gradients of the interpreter."""
         gradients = self.recording.gradients
         found = interpret(self.recording, [self.recording.loss, *gradients.values()])
         return found[self.recording.loss], {n: found[ref] for n, ref in gradients.items()}
 
     def machine(self) -> Machine:
-        """The program with the model's weights and buffers."""
+        """Machine of the program with the model's weights and buffers."""
         executable = compile_model(
             self.module, self.root, options_of(self.mode, group_bytes=1)
         ).executable
@@ -82,7 +82,7 @@ class Beside:
         return Machine(executable, {n: v for n, v in values.items() if n in stored})
 
     def ours(self, machine: Machine | None = None) -> tuple[float, dict[str, Any]]:
-        """The compiled program's, in the first step of a machine."""
+        """Loss and gradients of the compiled program in a machine's first step."""
         machine = machine or self.machine()
         loss, gradients = machine.train([x.numpy() for x in self.batch])
         names = {stored_name(name): name for name, _ in self.model.named_parameters()}

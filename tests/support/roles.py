@@ -1,4 +1,4 @@
-"""The roles of a job as threads of the test's process, over the real wires."""
+"""Roles of a job as threads of the test's process, over real connections."""
 
 import threading
 from dataclasses import replace
@@ -19,12 +19,12 @@ from csrun.runtime.wire.rendezvous import (
 
 
 def fed_by(streamers: int) -> Feeding:
-    """What the chief knows of this many streamers."""
+    """Streamers as the chief knows them."""
     return Feeding(tuple(map(streamer_name, range(streamers))))
 
 
 def swarmx_names(servers: int, relays: int) -> tuple[str, ...]:
-    """This many SwarmX tasks, whose ranks come after MemoryX's."""
+    """Names of this many SwarmX tasks, whose ranks follow MemoryX's."""
     return tuple(map(swarmx_name, range(1 + servers, 1 + servers + relays)))
 
 

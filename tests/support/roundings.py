@@ -1,4 +1,4 @@
-"""Rounding to 16-bit formats in PyTorch, by their definition: the oracle of mixed precision."""
+"""Rounding to 16-bit formats in PyTorch, by definition: the oracle of mixed precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from csrun.base.half_formats import HalfFormat
 
 
 def rounded(torch: Any, kind: HalfFormat, x: Any) -> Any:
-    """The nearest numbers of a format, ties to even, of x's type."""
+    """Nearest numbers of a format, ties to even, in x's type."""
     _, exponent = torch.frexp(x)
     least = 2 - kind.bias  # frexp's exponent of the smallest normal number
     unit = torch.ldexp(torch.ones_like(x), exponent.clamp(min=least) - 1 - kind.mantissa_bits)
@@ -16,7 +16,7 @@ def rounded(torch: Any, kind: HalfFormat, x: Any) -> Any:
 
 
 def storing(torch: Any, kind: HalfFormat) -> Callable[[Any], Any]:
-    """An operator that stores in a format: forward the value, backward its gradient."""
+    """Operator that rounds to a format: values forward, gradients backward."""
 
     class Storing(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod

@@ -28,14 +28,14 @@ def data(network, count=STEPS):
 
 
 def validation(network):
-    """Other batches than the training's, the last one incomplete."""
+    """Validation batches, the last one incomplete."""
     *whole, last = replace(network, batch=4 * network.batch).batches(SAMPLES)
     return ArrayData([*whole, tuple(array[:7] for array in last)])
 
 
 @dataclass
 class Compiled:
-    """The programs of a network; the evaluation's batches are so large that the arena grows."""
+    """Programs of a network; the evaluation's larger batches need a larger arena."""
 
     train: object
     evaluate: object
@@ -50,7 +50,7 @@ def compiled(network, folder, mode, group_bytes=1):
 
 
 def begun(executable, dataset, state=None):
-    """A machine whose state is that of a checkpoint, or a network's first one."""
+    """Machine with the state of a checkpoint, or with a network's first one."""
     machine = CpuMachine(executable, dataset, SETTINGS, 0)
     fill(machine, state)
     return machine
@@ -106,7 +106,7 @@ def opened(
 
 @contextmanager
 def begun_by(peers, run, request, state):
-    """The machine of a job of threads, which must end well."""
+    """Machine of a job of threads, which must end without an error."""
     with RunPeers(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)

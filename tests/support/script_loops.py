@@ -1,4 +1,4 @@
-"""Loops that compute on tensors which no loader gives."""
+"""Loops that compute on tensors from no loader."""
 
 from functools import wraps
 
@@ -10,7 +10,7 @@ import cerebras_torch as cbtorch
 
 
 class Given(nn.Module):
-    """Takes another tensor with the batch."""
+    """Model with a second tensor as argument."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ def name_of(loop):
 
 
 class GivenKit(Kit):
-    """A model of two arguments."""
+    """Kit of a model with two arguments."""
 
     def __init__(self, *layers):
         super().__init__(*layers)
@@ -42,7 +42,7 @@ class GivenKit(Kit):
 
 
 class Recurrent(nn.Module):
-    """Goes on from the state of the batch before."""
+    """Recurrent model that continues from the state of the last batch."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Recurrent(nn.Module):
 
 
 class ScriptKit(Kit):
-    """No loader of csrun's is there."""
+    """Kit without a loader of csrun."""
 
     def session(self, folder, **options):
         cbtorch.initialize(model_dir=folder, **options)
@@ -70,7 +70,7 @@ class ScriptKit(Kit):
 
 
 def each_step(kit, loss_of):
-    """Training by a loss of the batch and the step's number; what it gives, flat."""
+    """Train by a loss of the batch and the step's number; return the results, flat."""
     found = []
     for step, (x, y) in enumerate(kit.train):
         kit.optimizer.zero_grad()

@@ -52,7 +52,7 @@ def run_line(line: str, folder: Path, home: Path) -> tuple[int, str, Path]:
 
 
 def run_lines(lines: Sequence[str], home: Path) -> str:
-    """Run lines that must all succeed, one after the other; what the last one wrote."""
+    """Run lines that must all succeed; return the output of the last one."""
     folder, said = home, ""
     for line in lines:
         code, said, folder = run_line(line, folder, home)

@@ -1,4 +1,4 @@
-"""Sites that the shipped one is not."""
+"""Sites that differ from the shipped one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ def slowly_linked_site(folder: Path) -> Path:
 def separate_site(
     folder: Path, address_of: Callable[[int], str] = "127.0.0.{}".format, shipped: Path = SHIPPED
 ) -> Path:
-    """A shipped site with nodes that act as machines of their own: node n at `address_of(n)`."""
+    """Site whose nodes act as separate machines: node n at `address_of(n)`."""
     site = yaml.safe_load(shipped.read_text())
     nodes = site["nodes"]
     nodes["addresses"] = [address_of(n) for n in range(1, nodes["count"] + 1)]

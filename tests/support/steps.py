@@ -1,4 +1,4 @@
-"""One step of a small model, traced by a test, compiled and run as the runtime does it."""
+"""One step of a small model, traced by a test, compiled, and run as in the runtime."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ Model = Callable[..., tuple[nn.Tensor, dict[str, nn.Tensor]]]  # (features, labe
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the valid rows of its batch, which are filled up to `size` if that is larger."""
+    """Model and the valid rows of its batch, which are padded to `size`."""
 
     model: Model
     batch: Arrays
@@ -38,7 +38,6 @@ class Case:
     micro_batches: int = 1
 
     def trace(self):
-        """Its module."""
         with Tracer(self.precision) as tracer:
             tensors = []
             for name, array in zip(("features", "labels"), self.filled_up(), strict=False):
@@ -51,11 +50,11 @@ class Case:
             return tracer.finish(self.run_mode, loss, train_op, list(outputs.items()))
 
     def filled_up(self) -> tuple[np.ndarray, ...]:
-        """The batch as the runtime hands it over."""
+        """The batch, padded."""
         return filled_up(self.batch, max(self.size, len(self.batch[0])))
 
     def compile(self, root: Path, **options) -> Executable:
-        """It, compiled into `root`."""
+        """Compile into `root`."""
         count = {
             "minibatches_in_flight": self.minibatches,
             "micro_batches": self.micro_batches,
@@ -65,7 +64,7 @@ class Case:
 
 
 def filled_up(batch: Arrays, size: int) -> tuple[np.ndarray, ...]:
-    """A batch of this many rows, of which the first are valid, as the runtime hands it over."""
+    """Pad a batch to this many rows, as the runtime does."""
     rows = len(batch[0])
     arrays = tuple(np.empty((size, *a.shape[1:]), a.dtype) for a in batch)
     for array, valid in zip(arrays, batch, strict=True):
@@ -82,19 +81,19 @@ def parameters_of(plan: Plan) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one step gave: its result, and each parameter's gradient by name."""
+    """Result of a step, and gradients of parameters by name."""
 
     result: StepResult
     gradients: dict[str, np.ndarray]
 
 
 def one_step(case: Case, root: Path, index: int = 3) -> Stepped:
-    """A step from `parameters_of` the plan, which leaves them as they are."""
+    """Run a step from `parameters_of` the plan, which must not change."""
     return Training(case.compile(root), is_updated=False).step(case.batch, index)
 
 
 class Training:
-    """Steps from `parameters_of` the plan, in memory of which nothing is zero at first.
+    """Steps from `parameters_of` the plan, in memory that is not zeroed.
 
     state: weights and optimizer state by name
     """
@@ -117,7 +116,7 @@ class Training:
         self._slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
 
     def step(self, batch: Arrays, index: int) -> Stepped:
-        """A step on a batch, which is filled up."""
+        """Run a step on a batch, which is padded."""
         rows, arrays = len(batch[0]), filled_up(batch, self.plan.batch_size)
         step = step_of(self.plan, arrays, rows, index)
         with np.errstate(all="ignore"):  # as the engine does
@@ -129,9 +128,9 @@ class Training:
 
 
 class Copied:
-    """Weights that stay as they are, unless there are updates; in weight streaming copied to slots.
+    """Weights that change only by updates, and are copied to slots in weight streaming.
 
-    gradients: what has been delivered, by parameter
+    gradients: delivered ones, by parameter
     """
 
     def __init__(

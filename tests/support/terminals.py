@@ -1,4 +1,4 @@
-"""A terminal for tests: a command at the slave's end, the test at the master's."""
+"""Pseudo-terminals for tests: a command on the slave's side, the test on the master's."""
 
 import os
 import pty
@@ -16,7 +16,7 @@ SIZE = (30, 120)  # lines, columns
 
 @dataclass
 class Terminal:
-    """A command that runs in a separate session, on a separate terminal."""
+    """Command in a separate session on a separate terminal."""
 
     pid: int
     master: int
@@ -27,7 +27,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def wait_for(self, text: str) -> None:
-        """Until the command has printed this."""
+        """Wait until the command has printed this."""
         until(lambda: text.encode() in self.read())
 
     def exit_code(self) -> int:
@@ -37,7 +37,7 @@ class Terminal:
 
     @property
     def is_cooked(self) -> bool:
-        """True when the terminal edits lines and echoes, as before any program changed it."""
+        """Whether the terminal echoes and edits lines, as before any program changed it."""
         modes = termios.tcgetattr(self.master)[3]
         return bool(modes & termios.ICANON) and bool(modes & termios.ECHO)
 
@@ -48,7 +48,7 @@ class Terminal:
         return pid != 0
 
     def read(self) -> bytes:
-        """All that the command has printed."""
+        """All output of the command."""
         with suppress(OSError):  # nothing new, or nobody at the other end any more
             self.shown += os.read(self.master, READ_BYTES)
         return self.shown
@@ -56,7 +56,7 @@ class Terminal:
 
 @contextmanager
 def terminal(*argv: str, environment: dict[str, str]) -> Iterator[Terminal]:
-    """Run a command on a new terminal; what lives of it at the end is hung up."""
+    """Run a command on a new terminal, which is hung up at the end."""
     pid, master = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, environment)

@@ -1,4 +1,4 @@
-"""A real Slurm on loopback for tests, and the site file of it."""
+"""A real Slurm cluster on loopback for tests, and its site file."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ class Testbed:
         }
 
     def call(self, *command: str, check: bool = True) -> str:
-        """A command of Slurm's on this cluster; what it prints."""
+        """Run a command of Slurm on this cluster; return its output."""
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=check, timeout=120
         ).stdout
@@ -70,16 +70,16 @@ class Testbed:
         )
 
     def queue(self) -> list[str]:
-        """The states and names of the jobs that Slurm has."""
+        """States and names of Slurm's jobs."""
         return self.call("squeue", "--noheader", "--format=%T %i").splitlines()
 
     def end_jobs(self) -> None:
-        """Cancel what is queued or runs, and wait until it is gone."""
+        """Cancel all jobs, and wait until they have ended."""
         self.call("scancel", "--user=root", "--quiet", check=False)
         until(lambda: not self.queue())
 
     def kill_node(self, node: str) -> None:
-        """The node loses its power: its slurmd and what it has started are gone at once."""
+        """Kill a node: its slurmd and all processes started by it."""
         self.kill_slurmd(node)
         victims = _steps_of(node, self.conf)
         for signum in (signal.SIGSTOP, signal.SIGKILL):  # none is left to tell of another's end
@@ -87,11 +87,11 @@ class Testbed:
                 os.kill(victim, signum)
 
     def revive_node(self, node: str) -> None:
-        """Its daemon is back, and nothing else."""
+        """Start the node's daemon again."""
         self._script("revive", node)
 
     def kill_slurmd(self, node: str) -> None:
-        """The node's daemon dies by itself; its steps live on."""
+        """Kill the node's daemon; its steps continue."""
         os.kill(int((self.folder / "pid" / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
 
 
@@ -103,7 +103,7 @@ def new_testbed(nodes: int = NODES) -> Testbed:
 
 @contextmanager
 def running_testbed(nodes: int = NODES) -> Iterator[Testbed]:
-    """A cluster for one program; it ends with the program, by SIGTERM or by a hang-up."""
+    """Cluster for one program, with which it ends, by SIGTERM or hang-up."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
     cluster = new_testbed(nodes)
@@ -130,7 +130,7 @@ def site_file(folder: Path, scheduler: str, nodes: int = NODES, **changes: objec
 
 
 def _steps_of(node: str, conf: Path) -> list[int]:
-    """The node's slurmstepds and all that descends from them."""
+    """slurmstepd processes of the node, and their descendants."""
     found = []
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "slurmstepd":

@@ -13,7 +13,7 @@ import cerebras_torch as cbtorch
 
 
 class Kit:
-    """What a loop is made of; `train_once` is the loop that everybody writes."""
+    """Model, optimizer and loaders of a loop; `train_once` is the usual loop."""
 
     def __init__(self, *layers, optimizer=lambda p: optim.SGD(p, 0.05, momentum=0.9)):
         torch.manual_seed(3)
@@ -26,14 +26,14 @@ class Kit:
         self.criterion = nn.CrossEntropyLoss()
 
     def session(self, folder, **options):
-        """The same on csrun."""
+        """Session on csrun."""
         cbtorch.initialize(model_dir=folder, **options)
         self.model = cbtorch.module(self.model)
         self.train, self.val = cbtorch.dataloader(self.train), cbtorch.dataloader(self.val)
         return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
 
     def train_once(self, edit=lambda step: None, zero=True):
-        """One pass; `edit` is called between backward() and step(). Its losses, detached."""
+        """Train a pass, calling `edit` between backward() and step(); return detached losses."""
         losses = []
         for step, (x, y) in enumerate(self.train):
             if zero is True or (zero and zero(step)):
@@ -46,7 +46,7 @@ class Kit:
         return losses
 
     def update(self, loss):
-        """A step by a loss, which is returned without its graph."""
+        """Take a step by a loss, which is returned without its graph."""
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -54,14 +54,14 @@ class Kit:
 
     @property
     def gradients(self):
-        """Those of the parameters, in order."""
+        """Gradients of the parameters, in order."""
         return [p.grad for p in self.model.parameters()]
 
 
 def beside(loop, folder, *layers, settings=None, kit=Kit, rel=1e-10, **options):
-    """Run a loop on csrun and in plain PyTorch: its numbers and the weights must be the same.
+    """Assert that a loop has equal results and weights on csrun and in plain PyTorch.
 
-    settings: of csrun's run; kit: makes what the loop is made of; rel: of the weights
+    settings: of csrun's run; kit: class of the loop's parts; rel: tolerance of the weights
     """
     ours, theirs = kit(*layers, **options), kit(*layers, **options)
     theirs.model.load_state_dict(ours.model.state_dict())

@@ -1,4 +1,4 @@
-"""What the oracles of the reference models share: weights by csrun's names, a step, a training."""
+"""Base of the reference models' oracles: weights by csrun's names, a step, a training."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ class TorchModel:
         }
 
     def logits(self, features: Any) -> Any:
-        """What the loss is of."""
+        """Outputs that the loss takes."""
         raise NotImplementedError
 
     def loss(self, features: Any, labels: Any) -> Any:

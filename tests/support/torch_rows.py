@@ -62,7 +62,7 @@ class Call(nn.Module):
 
 
 class Family(nn.Module):
-    """Rows by name; each has an input of its own."""
+    """Rows by name, each with its own input."""
 
     def __init__(self, rows: Mapping[str, Row]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Family(nn.Module):
 
 
 def weighted(out: Any) -> Any:
-    """A scalar of all values, each with a separate slope."""
+    """Sum of all values with separate weights."""
     slopes = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).cos().view(out.shape)
     return (out * slopes).sum() / 7
 
@@ -95,12 +95,12 @@ def beside(rows: Mapping[str, Row], root: Path, mode: Any = ExecutionMode.PIPELI
 
 
 def check_exact(rows: Mapping[str, Row], root: Path) -> None:
-    """The interpreter gives PyTorch's bits, the program its numbers."""
+    """Compare bits of the interpreter and numbers of the program with PyTorch."""
     beside(rows, root, ExecutionMode.WEIGHT_STREAMING).check(1e-12, 1e-11)
 
 
 def check_near(rows: Mapping[str, Row], root: Path) -> None:
-    """To rounding: these functions add up in another order than PyTorch's."""
+    """Compare with PyTorch within rounding, as sums are in another order."""
     pair = beside(rows, root)
     (loss, gradients), (again, interpreted) = pair.theirs(), pair.interpreted()
     compiled, ours = pair.ours()

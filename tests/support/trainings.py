@@ -1,4 +1,4 @@
-"""What trainings of the reference models are compared with: PyTorch's, and tables of a text."""
+"""References for trainings: PyTorch's results, and tables of a text."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -47,7 +47,7 @@ def text_of(path: Path) -> np.ndarray:
 
 
 def byte_nats(text: np.ndarray) -> float:
-    """Of a byte, by how often each is in the text: its entropy. Shapes: [N]"""
+    """Entropy per byte of the frequencies in a text, in nats. Shapes: [N]"""
     counts = np.bincount(text, minlength=BYTES)
     shares = counts[counts > 0] / len(text)
     return -float(np.sum(shares * np.log(shares)))

@@ -1,4 +1,4 @@
-"""Peers without a job's secret: they connect to all that the job listens at, and misbehave."""
+"""Peers without a job's secret: they connect to all of its listeners, and misbehave."""
 
 import random
 import socket
@@ -20,7 +20,7 @@ RANDOM = random.Random(7)
 
 
 def send_nothing(_: socket.socket) -> None:
-    """Keeps the place of another."""
+    """Connect and send nothing."""
 
 
 def send_garbage(connection: socket.socket) -> None:
@@ -40,7 +40,7 @@ def send_another_protocol(connection: socket.socket) -> None:
 
 
 def prove_without_the_secret(connection: socket.socket) -> None:
-    """As far as one gets: the challenge comes, and no answer to it is right."""
+    """Send a wrong answer to the challenge."""
     hello = msgspec.msgpack.encode(Hello("streamer 3", RANDOM.randbytes(32)))
     framed = connection.family != socket.AF_UNIX
     connection.send(len(hello).to_bytes(4, "big") + hello if framed else hello)
@@ -62,9 +62,9 @@ MANNERS: list[Callable[[socket.socket], None]] = [
 
 
 class UnauthenticatedClients:
-    """A flood at the doors of one run, at a bounded rate.
+    """Flood of a run's listeners at a bounded rate.
 
-    `accepted` counts the connections that a door took, `refused` those that came to a shut one.
+    `accepted` counts accepted connections, `refused` refused ones.
     """
 
     def __init__(self, run: Path, per_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Pairs of connected channels, one of each kind, and a wire that alters data."""
+"""Pairs of connected channels of each kind, and a connection that alters data."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ from csrun.runtime.wire.tcp import ConnectionPurpose, TcpChannel, tune
 
 
 def tcp_channel_pair(first: str, second: str) -> tuple[TcpChannel, TcpChannel]:
-    """As `channel_pair`, over loopback, each with all lines."""
+    """Pair as `channel_pair`, over loopback, each with all connections."""
     left, right = (TcpChannel(*end) for end in zip(_tcp_pair(), (first, second), strict=True))
     for line in ConnectionPurpose:
         left.lines[line], right.lines[line] = _tcp_pair()
@@ -28,7 +28,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 @contextmanager
 def altering_pair(byte: int) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two ends: of what the second sends, a bit of this byte arrives altered at the first."""
+    """Pair of ends: a bit of this byte from the second end arrives altered at the first."""
     first, near = socket.socketpair()
     far, second = socket.socketpair()
     threads = [

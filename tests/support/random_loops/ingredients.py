@@ -1,4 +1,4 @@
-"""What a loop changes between its passes, its hooks, optimizers and schedulers, by name."""
+"""Changes between passes, hooks, optimizers and schedulers of a drawn loop, by name."""
 
 from collections import defaultdict
 from collections.abc import Callable

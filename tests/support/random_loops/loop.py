@@ -1,4 +1,4 @@
-"""A drawn loop, run in plain PyTorch or on csrun, and what it leaves."""
+"""A drawn loop, run in plain PyTorch or on csrun, and its results."""
 
 import contextlib
 import random
@@ -29,7 +29,7 @@ PASSES = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a loop leaves: the numbers that it read, and the model's final state."""
+    """Results of a loop: numbers that it reads, and the model's final state."""
 
     numbers: list[float]
     state: dict[str, torch.Tensor]
@@ -44,7 +44,7 @@ def parameters_of(recipe: Recipe, model: Net) -> Any:
 
 
 def train(recipe: Recipe, model_dir: Path | None) -> Outcome:
-    """Run a recipe: on csrun where it is given a folder, else in plain PyTorch."""
+    """Run a recipe on csrun if a folder is given, else in plain PyTorch."""
     torch.manual_seed(3)
     random.seed(7)
     settings = Settings()
@@ -129,7 +129,7 @@ def one_pass(recipe: Recipe, loop: Loop, loader: Any, scheduler: Any) -> list[fl
 
 
 def loss_of(script: str, loop: Loop, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The loss of a batch, with what the script adds to it."""
+    """Loss of a batch, with the terms that the script adds."""
     loop.steps += 1
     if script == "noise":
         x = x + 0.1 * torch.randn_like(x)

@@ -74,7 +74,7 @@ def draw(seed: int) -> Recipe:
 
 
 def is_plain(recipe: Recipe) -> bool:
-    """Whether nothing around the steps changes: such a loop must run, and may not be refused."""
+    """Whether nothing changes around the steps, so that a refusal is an error."""
     return (
         not recipe.changes
         and recipe.hooks == "none"

@@ -10,7 +10,7 @@ from csrun import nn as csrun_nn
 
 
 class Skipped(Exception):  # noqa: N818  an event, not an error
-    """A sample that is not to be had in csrun; the message is a key of the table of skips."""
+    """Raised for a sample that csrun lacks; the message is a key of the table of skips."""
 
 
 def only(**options: tuple[Any, Any]) -> None:
@@ -26,7 +26,7 @@ def skip(reason: str) -> NoReturn:
 
 
 class Noted:
-    """csrun.nn, and which of its names were asked for."""
+    """csrun.nn that records which of its names were used."""
 
     def __init__(self, module: ModuleType = csrun_nn) -> None:
         self._module = module
@@ -59,9 +59,9 @@ class Row:
 
 @contextmanager
 def given(x: csrun_nn.Tensor, *values: csrun_nn.Tensor) -> Iterator[None]:
-    """The layers made inside take these as their parameters, in the order in which they ask.
+    """Layers made inside take these as parameters, in order of their requests.
 
-    Raises: AssertionError for a shape that the layer does not ask for
+    Raises: AssertionError for a wrong shape
     """
     rest, tracer = iter(values), x.tracer
 
