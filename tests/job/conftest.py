@@ -1,4 +1,4 @@
-"""A folder of its own for each test of a job; and a training that is there once for all of them."""
+"""Fixtures of the jobs' tests: a folder for each test, and a training shared by all."""
 
 import shutil
 import subprocess

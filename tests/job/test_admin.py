@@ -1,4 +1,4 @@
-"""A training on a system, and its administrator at the cs> shell."""
+"""A training on a system, with its administrator at the cs> shell."""
 
 import json
 import os

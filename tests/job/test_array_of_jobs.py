@@ -1,4 +1,4 @@
-"""csrun_wse --array: elements as jobs of their own, one table, what fails and what is cancelled."""
+"""csrun_wse --array: elements as separate jobs, one table, failures and cancellation."""
 
 import csv
 import io

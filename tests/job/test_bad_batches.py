@@ -1,4 +1,4 @@
-"""Input that goes wrong while a run is on: one clear word, the run's checkpoints kept."""
+"""Input that fails during a run: one clear message, with the run's checkpoints kept."""
 
 import re
 import subprocess

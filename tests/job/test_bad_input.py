@@ -1,4 +1,4 @@
-"""What a user gets wrong is one clear line with the right exit code, and leaves nothing behind."""
+"""User errors: one clear line with the right exit code, and no leftovers."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""One checksum for one thing to compile: wherever, whenever and by whichever process."""
+"""Equal checksums of equal compiles: in any folder, at any time, by any process."""
 
 import subprocess
 import sys

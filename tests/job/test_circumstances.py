@@ -1,4 +1,4 @@
-"""Ctrl-C, a second run in the same folder, a full disk, no home."""
+"""Ctrl-C, a second run in the same folder, a full disk, no home directory."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""How far a run is: shown on a terminal, and not in a pipe."""
+"""Progress of a run: shown on a terminal, and not in a pipe."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""A training that is told to end: it saves at the next step, and resumed gives the same bits."""
+"""A training that is terminated saves at the next step, and resumes with the same bits."""
 
 import getpass
 import re

@@ -1,4 +1,4 @@
-"""csrun estimate beside the job that follows it: its memory, and the time of its steps."""
+"""csrun estimate compared with the job that follows: memory, and time of steps."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A run.py that ends early in some of its tasks: the job ends with the right cause, and soon."""
+"""A run.py that ends early in some tasks: the job ends soon, with the right cause."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""cs_input_analyzer on the shipped model: what it measures, what it leaves, what a job delivers."""
+"""cs_input_analyzer on the shipped model: measurements, files, and the rate of a job."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The Input Function Report through the commands: where it is printed, kept, and when it is not."""
+"""Input Function Report by the commands: when it is printed and stored."""
 
 import re
 from collections.abc import Callable

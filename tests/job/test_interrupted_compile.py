@@ -1,4 +1,4 @@
-"""A compile that is killed or interrupted, and the compile after it."""
+"""A killed or interrupted compile, and the compile after it."""
 
 import random
 import signal

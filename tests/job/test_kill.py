@@ -1,4 +1,4 @@
-"""SIGKILL of any process of a training at any moment: nothing is left, the next run goes on."""
+"""SIGKILL of any process of a training at any moment: no leftovers, and the next run resumes."""
 
 import os
 import random

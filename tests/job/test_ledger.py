@@ -1,4 +1,4 @@
-"""Where a job's time goes: a process that stands still shows in its own row."""
+"""Time ledger of a job: a stopped process appears in its own row."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A job trains on an unseeded torch DataLoader as one process does, and goes on after a stop."""
+"""A job on an unseeded torch DataLoader trains as one process does, and resumes after a stop."""
 
 import pytest
 from support.fc_mnist import FcMnist

@@ -1,4 +1,4 @@
-"""Machine code that a job's wafer builds again."""
+"""Machine code rebuilt by a job's wafer."""
 
 import pytest
 from support.fc_mnist import FcMnist

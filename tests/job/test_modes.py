@@ -1,4 +1,4 @@
-"""The modes of run.py under csrun_wse, in both execution modes; and compiling beside a training."""
+"""Modes of run.py under csrun_wse, in both execution modes; and a compile during a training."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`--multireplica` as a person uses it: trained, resumed either way, refused where it cannot be."""
+"""`--multireplica` as a command: training, resuming with and without, refusals."""
 
 import re
 from pathlib import Path

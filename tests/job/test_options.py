@@ -1,4 +1,4 @@
-"""The options of the shipped run.py do what they say, or are refused."""
+"""Options of the shipped run.py: their effects, or their refusal."""
 
 import pytest
 from support.fc_mnist import FcMnist

@@ -1,4 +1,4 @@
-"""A run.py under a command that is no interpreter of csrun's: alone it trains, on the CPU."""
+"""A run.py under a command other than csrun's interpreters trains alone, on the CPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A run.py that does not read its command line: the launcher's words hold for it all the same."""
+"""A run.py that does not read its command line: the launcher's options apply to it anyway."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A job that trains and evaluates in turn ends and resumes as one that only trains."""
+"""A job that alternates training and evaluation ends and resumes as one that only trains."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The shipped model's training, step by step, beside PyTorch on the same batches."""
+"""The shipped model's training, step by step, against PyTorch on the same batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the README shows is true: its own run.py, and the quickstart."""
+"""The README's run.py and quickstart."""
 
 import json
 import os

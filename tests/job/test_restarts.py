@@ -1,4 +1,4 @@
-"""--max-restarts: a training whose tasks die goes on by itself, to the same bits."""
+"""--max-restarts: a training whose tasks die is restarted automatically, with the same bits."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The same seed gives the same bits: on any number of streamers, on the CPU, after a kill."""
+"""Equal bits for equal seeds: with any number of streamers, on the CPU, after a kill."""
 
 import signal
 from pathlib import Path

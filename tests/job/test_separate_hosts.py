@@ -1,4 +1,4 @@
-"""Jobs whose nodes act as machines of their own: over TCP, with the same bits."""
+"""Jobs whose nodes act as separate machines: over TCP, with the same bits."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Data split among the streamers by its author: the number of streamers is part of the run."""
+"""Data sharded among streamers by the user: their number is part of the run."""
 
 import re
 import shutil

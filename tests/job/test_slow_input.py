@@ -1,4 +1,4 @@
-"""A job whose input is slow says so, with the streamer, its stage and its numbers."""
+"""A job with slow input logs it, with the streamer, its stage and its numbers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What processes have of a store on disk, from a run's first values to its last checkpoint."""
+"""Memory of processes with a store on disk, from first values to the last checkpoint."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Steps that several threads compute: the same bits with any number of them, after a kill, too."""
+"""Steps computed by several threads: the same bits with any number, also after a kill."""
 
 import os
 import signal

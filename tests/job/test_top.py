@@ -1,4 +1,4 @@
-"""csrun top while a job runs, and after it."""
+"""csrun top during a job, and after it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A PyTorch script whose steps take several batches, in jobs of every kind: the same bits."""
+"""Gradient accumulation of a PyTorch script, in jobs of every kind: the same bits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Loops on batches of several lengths, on two types of floats, and evaluations in training mode."""
+"""Loops on batches of several lengths, on two float types, and evaluations in training mode."""
 
 import os
 import subprocess

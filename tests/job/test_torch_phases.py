@@ -1,4 +1,4 @@
-"""Jobs that are killed and resumed: layers unfrozen in phases, buffers that forward switches on."""
+"""Killed and resumed jobs: layers unfrozen in phases, buffers that forward uses as switches."""
 
 import os
 import subprocess

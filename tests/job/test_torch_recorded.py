@@ -1,4 +1,4 @@
-"""PyTorch loops whose steps differ, in each way of running: PyTorch's numbers, the same bits."""
+"""PyTorch loops whose steps differ, in each way of running: PyTorch's results, the same bits."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""PyTorch jobs resumed from a checkpoint behind which an evaluation comes before any step."""
+"""PyTorch jobs resumed from a checkpoint that is followed by an evaluation."""
 
 from pathlib import Path
 

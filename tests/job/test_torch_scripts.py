@@ -1,4 +1,4 @@
-"""A script that imports torch: its tasks share one import, and the wafer has none of it."""
+"""A script that imports torch: its tasks share one import, and the wafer has none."""
 
 import os
 import signal

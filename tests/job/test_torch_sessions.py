@@ -1,4 +1,4 @@
-"""A PyTorch script in jobs of every kind: the same bits, killed in the middle or not."""
+"""A PyTorch script in jobs of every kind: the same bits, killed or not."""
 
 from pathlib import Path
 

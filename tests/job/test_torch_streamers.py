@@ -1,4 +1,4 @@
-"""What streamers of a PyTorch loop fetch, and that neither their number nor the mode is seen."""
+"""Batches read by streamers of a PyTorch loop: results do not depend on their number or mode."""
 
 import os
 import subprocess

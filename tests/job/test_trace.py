@@ -1,4 +1,4 @@
-"""Traced steps of a job and of one process: every visit, in its order, and the bits as without."""
+"""Traced steps of a job and of one process: every visit in order, and unchanged bits."""
 
 import json
 from collections import defaultdict

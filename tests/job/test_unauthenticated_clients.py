@@ -1,4 +1,4 @@
-"""Peers without the secret at every door of a job: it goes on as if they were not there."""
+"""Peers without the secret at every listener of a job, which is not affected."""
 
 from contextlib import closing
 

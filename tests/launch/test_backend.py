@@ -1,4 +1,4 @@
-"""The schedulers behind their one interface: siblings, and nobody asks which one it is."""
+"""Schedulers behind a common interface, without checks for which one it is."""
 
 import ast
 import importlib

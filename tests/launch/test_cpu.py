@@ -1,4 +1,4 @@
-"""csrun_cpu: a command with the user's terminal, a node of its own, and nothing left afterwards."""
+"""csrun_cpu: a command with the user's terminal on its own node, and no leftovers."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The first cause, from tables of ends, and the last words of a job whose server was lost."""
+"""First cause of a failure, from tables of exits, and messages of a job that lost its server."""
 
 from pathlib import Path
 

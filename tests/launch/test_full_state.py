@@ -1,4 +1,4 @@
-"""A state folder whose disk is full: it is the cause, by its name, whoever met it first."""
+"""A full disk under the state folder: named as the cause, whichever process fails first."""
 
 import re
 import shutil

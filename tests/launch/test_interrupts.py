@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a real training: exit code 130, one line, nothing half-written."""
+"""Ctrl-C at any moment of a training: exit code 130, one line, no partial files."""
 
 import random
 import signal

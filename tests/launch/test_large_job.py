@@ -1,4 +1,4 @@
-"""98 tasks on this machine: what they take while they train, and while they wait."""
+"""98 tasks on this machine: resources while they train, and while they wait."""
 
 import json
 import signal

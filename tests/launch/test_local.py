@@ -1,4 +1,4 @@
-"""Real jobs on this machine: exit codes, first causes, signals, queueing, nothing left."""
+"""Jobs on this machine: exit codes, first causes, signals, queueing, no leftovers."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Metrics of a site: what Prometheus's own parser reads of them, and what they count."""
+"""Metrics of a site, read by Prometheus's own parser."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Two dozen jobs at once on two systems: all run, none shares a system, nothing is left of any."""
+"""Two dozen concurrent jobs on two systems: all run, none shares a system, no leftovers."""
 
 import fcntl
 import json

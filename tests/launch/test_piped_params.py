@@ -1,4 +1,4 @@
-"""`--params <(...)`: one reader gets a pipe's text, and every task of a job reads its params."""
+"""`--params <(...)`: a pipe is read once, and every task of a job has its params."""
 
 import os
 import subprocess

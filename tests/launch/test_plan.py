@@ -1,4 +1,4 @@
-"""The planner: tables of what was asked and what comes of it."""
+"""The planner: tables of options and the resulting plans."""
 
 import sys
 

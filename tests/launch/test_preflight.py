@@ -1,4 +1,4 @@
-"""The checks of a site, on facts made by hand and on those of this machine."""
+"""Checks of a site, on handmade facts and on this machine's."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The plan of a job that is not run."""
+"""Plan of a job that is not run."""
 
 from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import plan

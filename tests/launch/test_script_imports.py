@@ -1,4 +1,4 @@
-"""Which heavy packages a script will import, by its text."""
+"""Heavy packages that a script will import, from its text."""
 
 import re
 from collections.abc import Callable

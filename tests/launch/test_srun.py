@@ -1,4 +1,4 @@
-"""What a job gives to srun and sbatch, word by word, against their manual pages' forms."""
+"""Arguments of srun and sbatch for a job, compared with the forms in their manual pages."""
 
 import shlex
 

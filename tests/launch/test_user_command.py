@@ -1,4 +1,4 @@
-"""What a command's words say about its run."""
+"""Properties of a run derived from the words of its command."""
 
 import os
 from pathlib import Path

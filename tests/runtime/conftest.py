@@ -1,4 +1,4 @@
-"""What the runtime's tests share: programs, which they run and do not look at."""
+"""Fixture of the runtime's tests: programs are compiled without texts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Steps that take several batches: those of one larger batch, and the same bits in a job."""
+"""Gradient accumulation: steps of one larger batch, and equal bits in a job."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Memory of a program in one process: it starts on a cache line, as a vector of 64 bytes must."""
+"""Memory of a program in one process: aligned to a cache line, as vectors of 64 bytes require."""
 
 import pytest
 from support.programs import ArrayData, Network

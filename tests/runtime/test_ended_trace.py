@@ -1,4 +1,4 @@
-"""A run that is told to end saves before it gathers what was traced, which others may delay."""
+"""A run that is terminated saves before it gathers traces, which other processes may delay."""
 
 import os
 import signal

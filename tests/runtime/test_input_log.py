@@ -1,4 +1,4 @@
-"""When a run says that it waits for its input, and what."""
+"""Log messages of a run that waits for its input."""
 
 from dataclasses import replace
 

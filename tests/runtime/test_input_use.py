@@ -1,4 +1,4 @@
-"""The verdict on a run's input, from what the wafer measured; expected values by hand."""
+"""Verdict on a run's input from the wafer's measurements; expected values by hand."""
 
 import pytest
 

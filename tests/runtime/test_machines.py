@@ -1,4 +1,4 @@
-"""The same Executable on the CPU and as a job: right by the formula, and equal bit for bit."""
+"""An Executable on the CPU and as a job: correct by the formula, and with equal bits."""
 
 import re
 from pathlib import Path

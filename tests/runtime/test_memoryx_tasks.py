@@ -1,4 +1,4 @@
-"""Several MemoryX tasks: the bits of one, in memory and on disk, on one machine and on several."""
+"""Several MemoryX tasks: the bits of one, in memory and on disk, local and remote."""
 
 from dataclasses import replace
 

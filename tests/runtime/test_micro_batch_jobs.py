@@ -1,4 +1,4 @@
-"""Micro-batches in a job of several processes' roles: the bits of one process, over both wires."""
+"""Micro-batches in a job: the bits of one process, over shared memory and TCP."""
 
 from dataclasses import replace
 

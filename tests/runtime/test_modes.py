@@ -1,4 +1,4 @@
-"""Pipelined, streaming and CPU: the same losses and weights bit for bit, dropout included."""
+"""Pipelined, streaming and CPU runs: equal bits of losses and weights, with dropout."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Several programs over one store: trained, evaluated and trained on, bit for bit as one alone."""
+"""Several programs on one store: training, evaluation, and more training, with equal bits."""
 
 import gc
 import os

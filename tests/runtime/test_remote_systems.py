@@ -1,4 +1,4 @@
-"""Several CS systems with MemoryX on other machines, SwarmX between: the bits of one machine."""
+"""Several CS systems with remote MemoryX and SwarmX: the bits of one machine."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Checkpoints beside a training: what they hold, when they count, and what becomes of a failure."""
+"""Checkpoints during a training: contents, commit, and failures."""
 
 import errno
 import os

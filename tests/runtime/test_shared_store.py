@@ -1,4 +1,4 @@
-"""The store and the arena of several programs: where each finds its parts, and what is refused."""
+"""Store and arena shared by several programs: offsets of their parts, and refused programs."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A wait that does not end is told of: who is awaited, for how long; nothing is aborted."""
+"""Stalled waits are logged with the awaited task and the time; nothing is aborted."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""The first overflow of a step, among the measurements of several minibatches."""
+"""First overflow of a step, from measurements of several minibatches."""
 
 from types import SimpleNamespace
 

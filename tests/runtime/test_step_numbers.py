@@ -1,4 +1,4 @@
-"""Numbers that come with each step, wherever MemoryX has them: as in one process, bit for bit."""
+"""Numbers passed with each step: bits of one process, for any place of MemoryX."""
 
 import pytest
 from support.programs import Network

@@ -1,4 +1,4 @@
-"""Several CS systems that share each batch: bits, whatever the order of arrival, and sums."""
+"""Several CS systems that share each batch: bits for any order of arrival, and sums."""
 
 import threading
 import time

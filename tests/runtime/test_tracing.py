@@ -1,4 +1,4 @@
-"""Names of spans in a trace, for people."""
+"""Readable names of spans in a trace."""
 
 from types import SimpleNamespace
 

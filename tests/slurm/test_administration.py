@@ -1,4 +1,4 @@
-"""What an administrator of a cluster asks for: causes, accounts, partitions, equal versions."""
+"""Cluster administration: causes of failures, accounts, partitions, equal versions."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""csrun_wse --array on a cluster: a job each, or scripts that are submitted."""
+"""csrun_wse --array on a cluster: one job per element, or submitted scripts."""
 
 import csv
 import io

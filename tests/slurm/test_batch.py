@@ -1,4 +1,4 @@
-"""Jobs that are submitted, compiles that hold no system, and commands on a node of a cluster."""
+"""Submitted jobs, compiles that hold no system, and commands on a node of a cluster."""
 
 import dataclasses
 import re

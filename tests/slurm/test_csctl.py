@@ -1,4 +1,4 @@
-"""csctl where Slurm keeps the register."""
+"""csctl with jobs registered by Slurm."""
 
 import dataclasses
 import json

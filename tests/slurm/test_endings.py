@@ -1,4 +1,4 @@
-"""A training on a cluster that is told to end: by scancel, which tells every process, or Ctrl-C."""
+"""Termination of a training on a cluster: by scancel, which signals all processes, or Ctrl-C."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""What a cluster does to a job: cancelled, a node lost, Slurm itself not there."""
+"""Failures of a job on a cluster: cancelled, a node lost, Slurm unavailable."""
 
 import os
 import re

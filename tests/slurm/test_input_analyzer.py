@@ -1,4 +1,4 @@
-"""cs_input_analyzer under either scheduler: measured on a node, verified on all of them."""
+"""cs_input_analyzer under either scheduler: measured on one node, verified on all."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The machine of csrun_wse is lost, and its srun with it: the job goes on, and frees its nodes."""
+"""The host of csrun_wse is lost, with its srun: the job continues, and frees its nodes."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""What Slurm keeps of a job that csrun has ended: its state, its exit code, a comment."""
+"""Slurm's record of a job that csrun has ended: state, exit code, comment."""
 
 import re
 import signal

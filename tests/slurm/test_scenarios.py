@@ -1,4 +1,4 @@
-"""One table of jobs, two schedulers, the same outcomes."""
+"""One table of jobs with equal outcomes on two schedulers."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A cluster whose accounts share a site: what another one reads of a job; what a task may ask."""
+"""A cluster shared by accounts: access to another account's job, and what a task may request."""
 
 import io
 import os

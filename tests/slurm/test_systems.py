@@ -1,4 +1,4 @@
-"""--num_csx on a cluster: a job gets all of its CS systems from Slurm, or none yet."""
+"""--num_csx on a cluster: Slurm allocates all CS systems of a job at once."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A script of PyTorch on a cluster: each node has imported torch before its tasks begin."""
+"""A PyTorch script on a cluster: each node imports torch before its tasks start."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Processes of an array: how many at once, their lines, their ends."""
+"""Processes of an array: concurrency, output lines, exits."""
 
 import os
 import signal

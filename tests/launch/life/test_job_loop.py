@@ -1,4 +1,4 @@
-"""The loop of a job, with a server that says what is asked of it."""
+"""The loop of a job, with a fake task server that records how the job ended."""
 
 import getpass
 import os

@@ -1,4 +1,4 @@
-"""csrun_wse --detach: the job is left to itself, and csctl has it in hand."""
+"""csrun_wse --detach: the job runs in the background, controlled by csctl."""
 
 import os
 import sys

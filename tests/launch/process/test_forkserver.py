@@ -1,4 +1,4 @@
-"""The fork server alone: what becomes of it when its launcher is killed."""
+"""The fork server alone, when its launcher is killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""--output: which file gets what, by srun's patterns."""
+"""--output: file of each task, by srun's patterns."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The gate that the tasks of a node go through together."""
+"""Barrier that the tasks of a node pass together at start."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a fork server and a node agent share: the socket of their tasks' messages."""
+"""Socket for messages of tasks, used by the fork server and the node agent."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What of a task's log reaches the console, and what a failure looks like."""
+"""Lines of a task's log that are printed on the console, and the output of a failure."""
 
 from pathlib import Path
 from typing import IO, Any

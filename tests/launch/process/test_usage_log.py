@@ -1,4 +1,4 @@
-"""CPU and memory of tasks over time: what is written, thinned and read back."""
+"""CPU and memory of tasks over time: written, thinned and read back."""
 
 import time
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Note of who cancelled a job, beside scancel's answers."""
+"""Record of the account that cancelled a job, next to scancel's results."""
 
 import getpass
 import os

@@ -1,4 +1,4 @@
-"""What a node agent does without its launcher: times and events in, instructions out."""
+"""Controller of a node agent that has lost its launcher: times and events in, instructions out."""
 
 from signal import SIGKILL, SIGTERM
 

@@ -1,4 +1,4 @@
-"""The folder of a Slurm job: whose it is, how long it stays, what is said without it."""
+"""Folder of a Slurm job: owner, retention, and messages without it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The mail of a Slurm job's launcher: whole letters, in order, each read once."""
+"""Mailbox of a Slurm job's launcher: complete messages, in order, each read once."""
 
 import resource
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A node agent as a process, its launcher's mail written here, other commands for Slurm's."""
+"""A node agent as a process, with a test's mailbox and stand-ins for Slurm's commands."""
 
 import os
 import resource

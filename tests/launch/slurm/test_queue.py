@@ -1,4 +1,4 @@
-"""What sinfo and squeue say: nodes, jobs, refusals, and what a cluster never can run."""
+"""Output of sinfo and squeue: nodes, jobs, refusals, and jobs that a cluster can never run."""
 
 import json
 

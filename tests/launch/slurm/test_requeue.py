@@ -1,4 +1,4 @@
-"""A job that Slurm has started again: what it waits for, with other answers in squeue's place."""
+"""A job requeued by Slurm: what it waits for, with a stand-in for squeue."""
 
 from collections.abc import Callable
 

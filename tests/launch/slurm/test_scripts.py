@@ -1,4 +1,4 @@
-"""The words of a Slurm job: its options, scripts, variables and commands."""
+"""Options, scripts, variables and commands of a Slurm job."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The board of a shared site, two launchers of one account before it."""
+"""Register of a shared site, used by two launchers of one account."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""A step as its launcher sees it, with a shell in srun's place."""
+"""A step as its launcher sees it, with a shell in place of srun."""
 
 import resource
 import signal

@@ -1,4 +1,4 @@
-"""Gradients over a connection: the same bits, and of an embedding's few bytes."""
+"""Gradients over a connection: equal bits, and sparse rows of an embedding."""
 
 import socket
 import threading

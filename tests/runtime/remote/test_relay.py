@@ -1,4 +1,4 @@
-"""A relay of SwarmX over sockets: one order of all, sums in their order, answers to all."""
+"""SwarmX relay over sockets: one order for all, sums in a fixed order, replies to all."""
 
 import select
 import socket

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint from another machine: given up, lost, altered on their way."""
+"""Tensors of a checkpoint from another machine: cancelled, lost, or corrupted in transit."""
 
 import socket
 import threading

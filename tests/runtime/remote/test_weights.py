@@ -1,4 +1,4 @@
-"""Weights of a MemoryX on another machine: what the wafer keeps of them, and in which order."""
+"""Weights of a remote MemoryX: groups that the wafer caches, and the order of requests."""
 
 import mmap
 import threading

@@ -1,4 +1,4 @@
-"""Turns of programs: whose weights the arena holds."""
+"""Ownership of the arena: the program whose weights it holds."""
 
 import pytest
 

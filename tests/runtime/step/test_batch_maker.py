@@ -1,4 +1,4 @@
-"""A run's batches: their numbers, where they are written, and what is seen before they are read."""
+"""Batches of a run: indices, memory they are written to, and checks before they are read."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Threads that share calls: each number once, errors of any thread, sums in any number of them."""
+"""Threads that share calls: each index once, errors of any thread, sums for any thread count."""
 
 import threading
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Several minibatches of a step: gradients as PyTorch has them, and masks that do not move."""
+"""Several minibatches per step: PyTorch's gradients, and unchanged dropout masks."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""A checkpoint is copied beside the step that follows it, and holds the state of its own step."""
+"""A checkpoint copied during the next step holds the state of its own step."""
 
 import time
 from pathlib import Path

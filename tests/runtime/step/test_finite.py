@@ -1,4 +1,4 @@
-"""What goes into a checkpoint is read once, and is finite or nothing is written."""
+"""Tensors of a checkpoint are read once, and nothing is written unless all are finite."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Parts of a batch one after the other: the batch's own loss and gradients, and the same bits in
-whatever way they are computed."""
+"""Sequential micro-batches: loss and gradients of the whole batch, with equal bits in each form."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rows that fill up an incomplete batch count nowhere: PyTorch has the valid ones alone."""
+"""Padding rows of an incomplete batch have no effect: compared with PyTorch on the valid rows."""
 
 import numpy as np
 import pytest

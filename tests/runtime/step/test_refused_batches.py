@@ -1,4 +1,4 @@
-"""Batches that must not reach a step are named with the sample that is wrong."""
+"""Invalid batches are refused before a step, naming the sample."""
 
 import numpy as np
 import pytest

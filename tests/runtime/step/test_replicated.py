@@ -1,4 +1,4 @@
-"""Replicas of a model on several threads: PyTorch's step, with the same bits for any threads."""
+"""Replicas of a model on several threads: PyTorch's step, with equal bits for any thread count."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Weights that are sent in 16 bits: narrowed on their way, or after updates in the store."""
+"""Weights sent in 16 bits: rounded when sent, or after updates in the store."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Samples of several rows: minibatches, dropout's masks and outputs go by the sample."""
+"""Samples of several rows: minibatches, dropout masks and outputs are per sample."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Groups that are resident in slots: one that overlaps with a new group is gone."""
+"""Residency of groups in slots: a new group evicts those that it overlaps."""
 
 import random
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Batches through the ring and through the in-process source: the same suite for both."""
+"""Batches through the ring and through the in-process source: one suite for both."""
 
 import os
 import threading

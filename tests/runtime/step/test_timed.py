@@ -1,4 +1,4 @@
-"""What steps wait for, by a clock of the test: weights, and updates that a checkpoint holds."""
+"""Waiting times of steps by a fake clock: for weights, and for updates blocked by a checkpoint."""
 
 import threading
 from itertools import count

@@ -1,4 +1,4 @@
-"""Losses by token, against PyTorch on the valid rows: means over the labels that count."""
+"""Losses per token, against PyTorch on the valid rows: means over the labels that count."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The ring of a process's spans: as another one reads it, whatever has become of the first."""
+"""Ring of a process's spans, read by another process, also after the first has ended."""
 
 import signal
 import subprocess

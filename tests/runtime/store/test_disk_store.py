@@ -1,4 +1,4 @@
-"""A store on disk: the bits of one in memory, in the memory it may have, and nothing left of it."""
+"""Store on disk: bits of a store in memory, within its memory limit, and no leftover files."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""Bytes of a step from and to the disk, by the table of docs/precision.md."""
+"""Bytes read and written per step, compared with the table of docs/precision.md."""
 
 from dataclasses import replace
 

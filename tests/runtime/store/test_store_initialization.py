@@ -1,4 +1,4 @@
-"""First values: those of NumPy's generators, whoever draws them and by how many threads."""
+"""First values: those of NumPy's generators, for any process and thread count."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""The clock of a process that waits, with another clock below and a poll of our own."""
+"""Clock of a process that waits, with a fake clock and poll."""
 
 import pytest
 

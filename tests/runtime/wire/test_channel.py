@@ -1,4 +1,4 @@
-"""Channels and memory: what arrives, and what a lost peer looks like."""
+"""Channels and shared memory: delivery of messages, and detection of a lost peer."""
 
 import os
 import select

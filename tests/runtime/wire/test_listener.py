@@ -1,4 +1,4 @@
-"""Who is let in, and who is kept out."""
+"""Authentication of connections: accepted and refused peers."""
 
 import errno
 import os

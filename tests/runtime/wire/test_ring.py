@@ -1,4 +1,4 @@
-"""The ring of batches: slots, counters, and who waits for which."""
+"""Ring of batches: slots, counters, and waits of both sides."""
 
 import os
 import select
