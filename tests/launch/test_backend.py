@@ -47,7 +47,7 @@ def test_the_siblings_know_nothing_of_each_other() -> None:
 
 @pytest.mark.parametrize("room", ["launch", "jobs", "system", "cli"])
 def test_no_branch_asks_which_scheduler_it_is(room: str) -> None:
-    """The table does, and what tells a user; who measures asks what hardware there is."""
+    """Except in the table of schedulers, in messages to users, and in queries of hardware."""
     allowed = {
         "launch/__init__.py",
         "launch/local.py",

@@ -223,7 +223,7 @@ def test_a_killed_one_leaves_the_terminal_as_it_was(
 def test_no_command_is_left_when_both_around_it_are_killed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """As by `pkill -9 csrun_cpu`, or by a machine that has no memory left."""
+    """As by `pkill -9 csrun_cpu`, or by the kernel when memory is exhausted."""
     script = "trap '' HUP TERM; echo $$; exec sleep 600"
     with subprocess.Popen(
         [*AT_ONCE, "sh", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE

@@ -64,7 +64,7 @@ MISSED = role_end(Role.STREAMER, 3, 0, 2.0)
 
 
 def test_who_ended_early_is_the_one_that_was_missed() -> None:
-    """Not the chief that lost it, and not one that ended earlier still, but was let go."""
+    """Neither the chief that lost it, nor a task that was released and ended earlier."""
     cause = first_cause([LET_GO, MISSED, CHIEF, MEMORYX])
     assert cause is not None
     assert (cause.rank, cause.job_exit_code, cause.is_consequence) == (3, 1, True)

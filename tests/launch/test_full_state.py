@@ -23,7 +23,7 @@ FULL = r"error: .*jobs/1: disk full: the files of 1 task need about [\d,]+ bytes
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Sandbox]:
-    """Its state is on a disk of 1 MB."""
+    """Place whose state is on a disk of 1 MB."""
     folder = tmp_path / "state"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]

@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> FcMnist:
 
 
 def interrupted(place: FcMnist, delay_s: float, *arguments: str) -> tuple[int, str, str]:
-    """Start a training, press Ctrl-C after the first line and a while; code, output, errors."""
+    """Start a training, press Ctrl-C a while after the first line; return code, output, errors."""
     with place.start_wse("--max_steps", str(MANY_STEPS), *arguments) as launcher:
         assert launcher.stdout is not None
         first = launcher.stdout.readline()
@@ -53,7 +53,7 @@ def test_ctrl_c_at_any_moment(moment: int, place: FcMnist) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_during_a_checkpoint_says_what_became_of_it(place: FcMnist) -> None:
-    """A large model whose writing takes long beside the signal's way."""
+    """A large model, whose write takes long compared with the signal's delivery."""
     place.configure(model__hidden_sizes=[3000, 3000], runconfig__save_checkpoints_steps=1)
     partial = "model_dir/.csrun-*.tmp"
     with place.start_wse("--max_steps", str(MANY_STEPS)) as launcher:

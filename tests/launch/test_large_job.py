@@ -61,7 +61,7 @@ def test_memory_of_the_job_and_cpu_of_waiting_streamers(place: FcMnist) -> None:
 
 
 def limited(path: Path, soft: int, hard: int) -> FcMnist:
-    """A place whose commands are started with these limits on open files, on 128 nodes."""
+    """Place whose commands start with these limits on open files, on 128 nodes."""
     site = path / "site.yaml"
     shipped = yaml.safe_load((Path(csrun.__path__[0]).parent / SITE).read_text())
     shipped["nodes"]["count"] = 128
@@ -71,7 +71,7 @@ def limited(path: Path, soft: int, hard: int) -> FcMnist:
 
 
 def test_streamers_beyond_the_soft_limit_on_open_files_train(tmp_path: Path) -> None:
-    """The user's own code has the limit that the launcher was started with."""
+    """The user's code has the limit with which the launcher was started."""
     place = limited(tmp_path, 60, 400)
     said = "import resource\nprint('files', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
     run = place.copy(run=said + Path(RUN).read_text())
@@ -123,7 +123,7 @@ with open("at" + os.environ["SLURM_PROCID"], "w") as file:
 
 
 def test_tasks_have_the_environment_of_slurm_and_their_own_random_numbers(place: FcMnist) -> None:
-    """The fork server has one thread: others must not be forked. Nobody imports what it has."""
+    """The fork server has a single thread, since others must not be forked."""
     asked = ("--total-nodes", "4", "--tasks-per-node", "2", "--cpus-per-task", "1")
     assert place.run(*asked, "python-ws", place.script(TOLD)).returncode == 0
     tasks = [json.loads((place.path / f"at{rank}").read_text()) for rank in range(6)]

@@ -151,7 +151,7 @@ time.sleep(600)
 
 
 def test_a_wafer_is_a_task_of_the_job(place: Sandbox) -> None:
-    """What it runs is csrun's own, for the system and the run that the message names."""
+    """It runs csrun's own code, for the system and run named in the message."""
     place.script(WAFER)
     done = place.run(*SMALL, "python", "run.py")
     assert done.returncode == 1
@@ -166,7 +166,7 @@ def test_a_wafer_is_a_task_of_the_job(place: Sandbox) -> None:
 
 
 def started(place: Sandbox, *words: str) -> "tuple[subprocess.Popen[str], list[int]]":
-    """A waiting job with all its processes: launcher, fork server, tasks, their children."""
+    """Waiting job with all its processes: launcher, fork server, tasks, their children."""
     launcher = place.start(*(words or (*SMALL, "python")), place.script(WAIT))
     pids = [place.pid(name) for name in TASKS]
     (server,) = psutil.Process(launcher.pid).children()
@@ -184,7 +184,7 @@ def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Sandbox) -
 
 
 def test_ps_shows_who_is_who_and_a_signal_to_the_launcher_ends_all(place: Sandbox) -> None:
-    """SIGTERM; Ctrl-C is in test_interrupts.py."""
+    """SIGTERM here; test_interrupts.py tests Ctrl-C."""
     launcher, pids = started(place, "--total-nodes", "3", "--tasks-per-node", "1", "python-ws")
     with launcher:
         listed = ",".join(map(str, pids[:4]))

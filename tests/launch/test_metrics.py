@@ -35,7 +35,7 @@ JOBS = [
 
 
 def parsed(text: str) -> dict[tuple[str, ...], float]:
-    """Samples by name and label values, as Prometheus reads them."""
+    """Samples by name and label values, as parsed by Prometheus."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

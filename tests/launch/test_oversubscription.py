@@ -34,7 +34,7 @@ Record = dict[str, Any]
 
 @contextmanager
 def many_launchers(folder: Path) -> Iterator[list[Launcher]]:
-    """The jobs, all started at once, in folders of their own on one site."""
+    """Jobs started at once, each in its own folder, on one site."""
     (folder / "state").mkdir()
     with ExitStack() as started:
         launchers = []
@@ -58,7 +58,7 @@ def at(text: str) -> datetime:
 
 
 def uses(found: list[Record], system: str) -> list[tuple[datetime, datetime | None, Record]]:
-    """When jobs took a system and gave it back, in the order of the taking."""
+    """Times at which jobs took and released a system, in order."""
     every = [(use, record) for record in found for use in record["systems"]]
     times = [
         (at(use["taken"]), at(use["given_back"]) if use["given_back"] else None, record)

@@ -23,7 +23,7 @@ JOB = JobFile(1, None, ("python-ws", "run.py", "--params", "pipe"), "/", "local"
 
 @contextmanager
 def pipe_of(path: Path, text: str) -> Iterator[None]:
-    """A pipe that gives this text to the first who reads it, and then to nobody."""
+    """Pipe that gives this text to its first reader only."""
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_text, args=(text,))
     writer.start()

@@ -69,7 +69,7 @@ def test_memoryx_tasks_have_the_ranks_behind_the_chief(command: tuple[str, ...])
     [(SITE, 4, 0), (MACHINES, 1, 0), (MACHINES, 4, 1), (MACHINES, 9, 3)],
 )
 def test_swarmx_tasks_have_the_ranks_behind_memoryx(site: Site, systems: int, swarmx: int) -> None:
-    """Where nodes are machines of their own; of its 8 systems the script refuses 9 later."""
+    """With nodes as separate machines; the site has 8 systems, the script refuses 9 later."""
     command = (*WS, f"--num_csx={systems}", "--num_wgt_servers", "2")
     got = plan(JobRequest(command, 8, 2, 1), site, CPUS)
     roles = [Role.CHIEF, *[Role.MEMORYX] * 2, *[Role.SWARMX] * swarmx, Role.STREAMER]

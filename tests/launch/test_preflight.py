@@ -19,7 +19,7 @@ GOOD = NodeFacts("node1", {"csrun": "1", "numpy": "2.4"}, 9000, 9000, UNLIMITED,
 
 
 def failed(*changes: tuple[str, object]) -> list[tuple[str, str]]:
-    """What the checks of a good node with these changes find: names and remedies."""
+    """Names and remedies of failed checks of a good node with these changes."""
     facts = msgspec.structs.replace(GOOD, **dict(changes))
     found = [*checks.of_node(facts, FOLDER), *checks.between(facts, NAMES)]
     return [(each.check, each.result) for each in found if each.has_failed]

@@ -21,7 +21,7 @@ def job(state: str) -> Any:
 
 @dataclass
 class Clock:
-    """Time that only sleeping passes."""
+    """Clock that advances only by sleeping."""
 
     now_s: float = 0.0
 
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def states(clock: Clock, *changes: tuple[float, str]) -> Callable[[], Any]:
-    """A job that is in a state from a time on."""
+    """Job that is in a state from a time on."""
     return lambda: job([state for at_s, state in changes if at_s <= clock.now_s][-1])
 
 

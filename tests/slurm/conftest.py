@@ -12,7 +12,7 @@ SCHEDULERS = ["local", pytest.param("slurm", marks=pytest.mark.slurm)]
 
 @pytest.fixture(scope="session")
 def testbed() -> Iterator[Testbed]:
-    """The cluster, for all tests of a session."""
+    """Cluster for all tests of a session."""
     if not IS_INSTALLED:
         pytest.skip("slurmctld and munged are not installed: apt-get install slurm-wlm munge")
     cluster = new_testbed()
@@ -25,7 +25,7 @@ def testbed() -> Iterator[Testbed]:
 
 @pytest.fixture
 def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Sandbox]:
-    """A folder on the cluster; its jobs are over when the test is."""
+    """Folder on the cluster, whose jobs are ended after the test."""
     yield Sandbox(
         tmp_path,
         site=site_file(tmp_path, "slurm"),
@@ -36,7 +36,7 @@ def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Sandbox]:
 
 @pytest.fixture(params=SCHEDULERS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """A folder under each of the schedulers."""
+    """Folder under each of the schedulers."""
     if request.param == "slurm":
         found: Sandbox = request.getfixturevalue("cluster_place")
         return found

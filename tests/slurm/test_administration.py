@@ -26,7 +26,7 @@ time.sleep(600)
 
 
 def placed(place: Sandbox, **changes: object) -> Sandbox:
-    """The place with a site file that has these keys, too."""
+    """Place whose site file also has these keys."""
     return dataclasses.replace(place, site=site_file(place.path, "slurm", **changes))
 
 
@@ -52,7 +52,7 @@ def test_why_a_job_failed_is_csruns_own_cause_and_its_system_is_accounted_for(
 
 
 def test_the_cause_is_in_slurms_comment(cluster_place: Sandbox, testbed: Testbed) -> None:
-    """Where other accounts read it, without csrun's records."""
+    """Other accounts read it there, without csrun's records."""
     cluster_place.script("import os\nif os.environ['SLURM_PROCID'] == '1':\n    os._exit(7)")
     words = ("--slurm-option", "comment=mine", "--job-name", "told", *SPREAD, "python", "run.py")
     assert cluster_place.run(*words).returncode == 7

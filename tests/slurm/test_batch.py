@@ -103,7 +103,7 @@ def test_what_sbatch_refuses_is_no_outage(
 def test_a_job_queues_for_the_system_that_another_one_has(
     cluster_place: Sandbox, testbed: Testbed
 ) -> None:
-    """Both could have their nodes at once; it is the gres that the second one waits for."""
+    """Both could have their nodes at once; only the gres makes the second one wait."""
     cluster_place.script("import os, time\nopen(f'in{os.environ[\"SLURM_JOB_ID\"]}', 'w').close()\n"
                          "time.sleep(600)")  # fmt: skip
     small = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
@@ -135,7 +135,7 @@ SMALL = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
 
 
 def in_a_job(place: Sandbox, words: tuple[str, ...]) -> Sandbox:
-    """The same folder, in a job that the user has asked for by these words."""
+    """The same folder in a user's allocation with these options."""
     return dataclasses.replace(place, around=("salloc", *words))
 
 
@@ -199,7 +199,7 @@ def test_a_cpu_node_of_the_cluster(cluster_place: Sandbox) -> None:
 
 
 def test_a_command_on_a_node_ends_at_its_limit_to_the_second(cluster_place: Sandbox) -> None:
-    """Slurm's own limits are whole minutes; the command hears of it, and has its grace."""
+    """Slurm's own limits are whole minutes; the command gets SIGTERM, and its grace period."""
     say = "trap 'echo asked; exit 9' TERM; sleep 600 & wait"
     done = cluster_place.run("--time-limit", "0:02", "sh", "-c", say, command="csrun_cpu")
     assert done.returncode == 143

@@ -42,7 +42,7 @@ def test_a_job_is_shown_and_cancelled(cluster_place: Sandbox, testbed: Testbed) 
 
 
 def test_a_pending_job_shows_its_type_and_tasks(cluster_place: Sandbox, testbed: Testbed) -> None:
-    """Submitted by sbatch, and waiting in srun."""
+    """One job submitted by sbatch, one waiting in srun."""
     cluster_place.script("")
     later = ("--slurm-option", "begin=now+1hour")
     compiling = (*ASKED, "--job-labels", "lab=3", "python", "run.py", "--compile_only")
@@ -74,7 +74,7 @@ QUESTIONS = (
 def test_what_is_asked_of_a_slurm_that_is_down_is_an_error(
     cluster_place: Sandbox, testbed: Testbed, tmp_path: Path
 ) -> None:
-    """All at once: each of Slurm's commands tries for a while."""
+    """All in parallel, as each of Slurm's commands retries for a while."""
     conf = tmp_path / "slurm.conf"
     lines = testbed.conf.read_text().splitlines()
     quiet = ("SlurmctldPort=1" if line.startswith("SlurmctldPort=") else line for line in lines)

@@ -39,7 +39,7 @@ def place(cluster_place: Sandbox) -> Sandbox:
 
 @pytest.fixture
 def repaired(testbed: Testbed) -> Iterator[Testbed]:
-    """The cluster, whole again after the test."""
+    """The cluster, repaired after the test."""
     yield testbed
     testbed.start()
 
@@ -121,7 +121,7 @@ def test_a_launcher_that_is_killed_takes_its_job_with_it(place: Sandbox, testbed
 
 @pytest.mark.slow
 def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Sandbox, repaired: Testbed) -> None:
-    """What it has started lives on, and is told what to do, by its own look at the mail."""
+    """Its steps continue, and read instructions from the mailbox."""
     place.script(WAIT.replace("time.sleep(600)", "time.sleep(600 if rank == '0' else 0)"))
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
@@ -209,7 +209,7 @@ def test_without_a_controller_it_says_so(place: Sandbox, tmp_path: Path, testbed
 def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     place: Sandbox, tmp_path: Path
 ) -> None:
-    """node3 sees another folder in the place of the jobs': what stands for apptainer hides it."""
+    """node3 has another folder at the path of the jobs, as a stand-in for apptainer hides it."""
     jobs = tmp_path / "jobs"
     programs = tmp_path / "programs"
     programs.mkdir()

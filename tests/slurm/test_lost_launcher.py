@@ -26,7 +26,7 @@ exec(sys.argv[0])
 
 @pytest.fixture
 def there(cluster_place: Sandbox) -> FcMnist:
-    """fc_mnist on the cluster, under a launcher that beats fast and is soon missed."""
+    """fc_mnist on the cluster, under a launcher with short heartbeats and timeouts."""
     return FcMnist(
         cluster_place.path,
         around=(sys.executable, "-c", IMPATIENT),
@@ -37,13 +37,13 @@ def there(cluster_place: Sandbox) -> FcMnist:
 
 @pytest.fixture
 def repaired(testbed: Testbed) -> Iterator[Testbed]:
-    """The cluster, whole again after the test."""
+    """The cluster, repaired after the test."""
     yield testbed
     testbed.start()
 
 
 def lose(launcher: int) -> None:
-    """It and its sruns are gone at once, none is left to tell of another's end."""
+    """Kill the launcher and its sruns at once, so that none reports another's end."""
     process = psutil.Process(launcher)
     victims = [process, *process.children(recursive=True)]
     for victim in victims:
@@ -102,7 +102,7 @@ def test_a_training_whose_launcher_is_lost_ends_as_if_undisturbed(
 
 
 def test_a_batch_job_whose_first_node_is_lost_resumes(there: FcMnist, repaired: Testbed) -> None:
-    """Its other components keep running, with what is left of the first start."""
+    """Its other components continue with the processes of the first start."""
     steps = 400
     there.configure(runconfig__log_steps=1, runconfig__save_checkpoints_steps=20)
     words = (*STREAMING, "python-ws", RUN, *there.own(("--max_steps", str(steps))))
@@ -126,7 +126,7 @@ def test_a_batch_job_whose_first_node_is_lost_resumes(there: FcMnist, repaired: 
 
 
 def submitted(there: FcMnist, testbed: Testbed, script: str) -> str:
-    """The number of a batch job by this script, with our launcher in the place of its own."""
+    """Id of a batch job by this script, with this launcher instead of its own."""
     assert "/csrun_wse " in script
     program = there.path / "launcher.py"
     program.write_text(IMPATIENT)

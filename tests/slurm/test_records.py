@@ -30,7 +30,7 @@ def place(cluster_place: Sandbox) -> Sandbox:
 
 
 def kept(testbed: Testbed, name: str) -> set[tuple[str, str, str]]:
-    """Of all components of the jobs of a name, when they are over: state, exit code, comment."""
+    """State, exit code and comment of all components of the jobs of a name, after their end."""
     until(lambda: not testbed.queue())
     found = set()
     for line in testbed.call("scontrol", "--oneliner", "show", "job").splitlines():
@@ -50,7 +50,7 @@ def kept(testbed: Testbed, name: str) -> set[tuple[str, str, str]]:
 def test_a_failure_has_the_code_of_its_first_cause(
     place: Sandbox, testbed: Testbed, words: tuple[str, ...]
 ) -> None:
-    """Also where the chief's node, which would bring it to Slurm, has ended well before."""
+    """Also if the chief's node, which reports the code to Slurm, has ended long before."""
     name = f"fails-{len(words)}"
     script = f'exec {sys.executable} run.py "$@"'
     done = place.run("--job-name", name, *SPREAD, "sh", "-c", script, "-", *words)

@@ -32,7 +32,7 @@ def loss(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the same training comes to in one process, without csrun around it."""
+    """Final loss of the same training in one process, without csrun's launcher."""
     done = subprocess.run(
         [sys.executable, FC_MNIST, *STEPS], cwd=tmp_path_factory.mktemp("plain"),
         capture_output=True, text=True, check=True, timeout=120,
@@ -51,7 +51,7 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_training_is_that_of_one_process(
     cluster_place: Sandbox, layout: tuple[str, ...], plain_loss: str
 ) -> None:
-    """On one machine it is in tests/job/test_same_bits.py."""
+    """tests/job/test_same_bits.py has the same for one machine."""
     done = cluster_place.run(*layout, str(FC_MNIST), *STEPS)
     assert done.returncode == 0, done.stderr
     assert loss(done.stdout) == plain_loss
@@ -184,7 +184,7 @@ def test_a_pipe_of_params_is_read_by_the_tasks_of_all_nodes(cluster_place: Sandb
 def test_the_tasks_of_a_node_are_forks_of_one_process(
     cluster_place: Sandbox,
 ) -> None:
-    """Each with its own place, as Slurm's variables have it, and what they import in common."""
+    """Each has its own rank in Slurm's variables, and shares imports."""
     cluster_place.script(
         f"{RANK}import json\nhad_it = 'csrun.estimator' in sys.modules\n"
         "import csrun\n"  # a script without it has nothing in common to import
@@ -213,7 +213,7 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
 
 @pytest.mark.slurm
 def test_two_jobs_never_have_one_system(cluster_place: Sandbox) -> None:
-    """On one machine it is in tests/cli/test_csctl.py: the second waits for the first."""
+    """tests/cli/test_csctl.py has the same for one machine: the second waits for the first."""
     jobs = [
         cluster_place.start(
             "--total-nodes", "2", "python", str(FC_MNIST), *STEPS, "-o", f"model{n}"

@@ -25,7 +25,7 @@ LAYOUT = ("--total-nodes", "2", "--tasks-per-node", "2", "--cpus-per-task", "1")
 
 @pytest.fixture
 def shared(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FcMnist]:
-    """The state folder as docs/cs-login.md has it; not in pytest's, which nobody else may enter."""
+    """State folder as in docs/cs-login.md, outside of pytest's folders, which are private."""
     with TemporaryDirectory() as name, chdir(name):
         folder = Path(name)
         folder.chmod(0o755)
@@ -43,7 +43,7 @@ def shared(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FcMnis
 
 @contextmanager
 def training(place: FcMnist) -> Iterator["subprocess.Popen[str]"]:
-    """A training that has begun; it is interrupted in the end, whatever happens."""
+    """Training that has started, and is interrupted at the end."""
     arguments = "--max_steps", str(MANY_STEPS)
     with place.start_wse(*arguments, layout=LAYOUT, interpreter="python") as launcher:
         try:
@@ -64,7 +64,7 @@ def as_bob(act: Callable[[], object]) -> object:
 
 
 def printed(command: click.Command, *words: str) -> str:
-    """What a command says of the site of this test."""
+    """Output of a command on this test's site."""
     said = io.StringIO()
     with redirect_stdout(said):
         frame.run(command, [*words])
@@ -72,7 +72,7 @@ def printed(command: click.Command, *words: str) -> str:
 
 
 def bob_reads(command: click.Command, *words: str) -> str:
-    """The same, as the other account is told; what it imports is root's to read."""
+    """Output for the other account; modules are imported as root, who can read them."""
     printed(command, *words)
     shown = as_bob(lambda: printed(command, *words))
     assert isinstance(shown, str), shown

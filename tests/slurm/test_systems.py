@@ -28,14 +28,14 @@ TRAIN = (*TWO, "--max_steps", str(STEPS))
 
 @pytest.fixture
 def cluster(cluster_place: Sandbox) -> FcMnist:
-    """The cluster, its two systems in weight streaming."""
+    """Cluster with its two systems in weight streaming."""
     systems = yaml.safe_load(STREAMING_8.read_text())["systems"][:2]
     site = site_file(cluster_place.path, "slurm", systems=systems)
     return FcMnist(cluster_place.path, site=site, variables=cluster_place.variables)
 
 
 def checkpoint_of_one_machine(folder: Path) -> bytes:
-    """Of the same training, under the other scheduler."""
+    """Checkpoint of the same training under the other scheduler."""
     folder.mkdir()
     place = FcMnist(folder)
     done = place.wse(*TRAIN, layout=("--site", "streaming-8", "--total-nodes", "3", *LAYOUT))
@@ -108,7 +108,7 @@ if "SLURMD_NODENAME" in os.environ:
 def test_a_submitted_job_between_machines_has_the_same_bits(
     cluster: FcMnist, testbed: Testbed, tmp_path: Path
 ) -> None:
-    """Each node says that it is a machine of its own: all between them goes by TCP, and SwarmX."""
+    """Each node acts as a separate machine, so that all traffic uses TCP and SwarmX."""
     (tmp_path / "sitecustomize.py").write_text(MACHINES)
     variables = (*cluster.variables, ("PYTHONPATH", str(tmp_path)))
     place = dataclasses.replace(cluster, variables=variables)

@@ -32,7 +32,7 @@ MISSES_RANK_0 = TaskEnded("rank-00001", 1, 2.0, WANTED_RANK_0)
 
 
 class Server:
-    """A TaskServer whose tasks have ended thus; it keeps how the job ended, as it was told."""
+    """Task server whose tasks have ended so; records the outcomes of the job."""
 
     name = "the server"
 
@@ -76,14 +76,14 @@ def signals() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def cleaned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Gets a word for each time that all which descends from the launcher was ended."""
+    """List with an entry for each time that the launcher's descendants were killed."""
     done: list[str] = []
     monkeypatch.setattr(job_loop, "kill_descendants", lambda: done.append("killed"))
     return done
 
 
 class Obedient(Server):
-    """One whose tasks end when they are told to."""
+    """Task server whose tasks end on request."""
 
     def __init__(self) -> None:
         super().__init__([TaskEnded(name, -signal.SIGTERM, 9e9) for name in NAMES])
@@ -160,7 +160,7 @@ def test_a_disk_that_does_not_answer_leaves_nothing_alive(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Why a job failed is asked of its folder's disk, after all has ended."""
+    """The cause of a failure is read from the folder's disk after all processes have ended."""
 
     def refuse(path: Path) -> None:
         raise OSError(5, "Input/output error")

@@ -235,7 +235,7 @@ def test_story(story: str, steps: list[tuple[Event, list[Instruction]]], code: i
 
 
 def test_a_chief_that_is_gone_has_let_go_of_its_peers() -> None:
-    """They have kept the signal until then; the grace goes on."""
+    """The chief held their signal until then; the grace period continues."""
     roles = (Role.CHIEF, Role.STREAMER)
     tasks = tuple(TaskEntry(rank, role, "node1", 0, rank, (0,)) for rank, role in enumerate(roles))
     state = JobState(JobFile(1, None, ("true",), "/", "local", 1, 1, tasks, grace_s=7.0))
@@ -254,7 +254,7 @@ REPORT = TaskReport(0, TaskReportKind.ERROR, "ValueError: odd", "", 1, 5.0, 1)
 
 
 def lost_chief() -> JobState:
-    """A job whose streamer has lost a chief that still runs."""
+    """Job whose streamer has lost a chief that still runs."""
     roles = (Role.CHIEF, Role.STREAMER)
     tasks = tuple(TaskEntry(rank, role, "node1", 0, rank, (0,)) for rank, role in enumerate(roles))
     state = JobState(JobFile(1, None, ("true",), "/", "local", 1, 1, tasks))

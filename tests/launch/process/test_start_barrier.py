@@ -6,7 +6,7 @@ from csrun.launch.process.start_barrier import StartBarrier
 
 
 def test_a_gate_opens_once_for_tasks_that_were_counted_twice():
-    """One of two died before it reported in, and both have started again."""
+    """One of two tasks died before it reported, and both have started again."""
     start_barrier = StartBarrier(2)
     assert not _reports_in(start_barrier)
     assert _reports_in(start_barrier)

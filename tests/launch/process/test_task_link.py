@@ -35,7 +35,7 @@ def test_what_is_no_message_is_told_of_and_the_next_one_comes(tmp_path, capsys, 
 @needs_two_accounts
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
 def test_another_account_cannot_send_and_is_not_heard(own_folder, capsys, umask):
-    """Not by the socket's file; and what comes by a way around it is dropped undecoded."""
+    """The socket file is not accessible, and messages by other ways are dropped undecoded."""
     before = os.umask(umask)
     try:
         with bind_link(own_folder, "link.sock") as link:

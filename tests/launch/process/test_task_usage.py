@@ -28,7 +28,7 @@ time.sleep(600)
 
 @contextmanager
 def task(logs: Path, name: str) -> Iterator[psutil.Process]:
-    """A process of a task with one of its own, both with a log."""
+    """Process of a task and its child, both with a log."""
     logs.mkdir(exist_ok=True)
     log = logs / f"{name}.log"
     with log.open("wb") as file, subprocess.Popen([sys.executable, "-uc", BUSY], stdout=file) as p:

@@ -23,7 +23,7 @@ LONG_S, MOST = 3 * 3600.0, 40  # a job that is as long for so few samples as day
 
 
 class Machine:
-    """Clocks and tasks as a test sets them: rank 0 uses half a CPU, and has a MB more a second."""
+    """Fake clocks and tasks: rank 0 uses half a CPU, and one more MB per second."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.pid, self.names = 1000.0, 7, ["rank-00000"]
@@ -78,7 +78,7 @@ def test_a_job_of_days_has_a_small_file_of_all_of_it(
 def test_a_thinned_file_is_read_again_whatever_its_inode(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system may give the inode of a removed file to the next one: here it gets it back."""
+    """A file system may reuse the inode of a removed file, as here."""
     monkeypatch.setattr(usage_log, "MOST_SAMPLES", MOST)
     writer, reader = UsageWriter(JobFolder(tmp_path), 0), UsageReader(tmp_path)
     path, same = tmp_path / "usage-0.log", tmp_path / "same"
@@ -117,7 +117,7 @@ def test_thinning_keeps_half() -> None:
 def test_a_file_that_is_too_large_is_thinned(
     is_foreign: bool, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of few samples with many tasks; and one that something else has filled."""
+    """A file with few samples of many tasks, and one filled by another program."""
     machine.names = [f"rank-{number:05}" for number in range(100)]
     monkeypatch.setattr(usage_log, "MOST_BYTES", 100_000)
     writer, path = UsageWriter(JobFolder(tmp_path), 0), tmp_path / "usage-0.log"
@@ -151,7 +151,7 @@ def test_a_job_that_has_just_begun_is_looked_at_more_often(
 
 
 def test_nodes_have_files_of_their_own_tasks(tmp_path: Path, machine: Machine) -> None:
-    """Also on one machine, where all tasks of a job are to be seen."""
+    """Also on one machine, where all tasks of a job are visible."""
     machine.names, writers = ["rank-00000", "rank-00001"], []
     for node_id in range(2):
         writers.append(UsageWriter(JobFolder(tmp_path), node_id))

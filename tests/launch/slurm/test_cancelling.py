@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFolder:
 
 
 def answer(path: Path, error: str) -> None:
-    """Have scancel answer so."""
+    """Set scancel's answer."""
     program = path / "scancel"
     program.write_text(f"#!/bin/sh\necho '{error}' >&2\n")
     program.chmod(0o700)

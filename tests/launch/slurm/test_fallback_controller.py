@@ -49,7 +49,7 @@ def test_silence_is_what_was_looked_for_and_not_found() -> None:
 
 
 def test_time_in_which_nobody_could_look_is_no_silence() -> None:
-    """As when the file system does not answer for ten minutes, on either side."""
+    """As when the file system hangs for ten minutes, on either side."""
     watch = HeartbeatMonitor(0.0)
     watch.note_read(600.0, has_news=False)
     assert not watch.is_lost(SILENCE_S)

@@ -75,7 +75,7 @@ def test_what_finds_no_room_waits_and_is_never_a_part(tmp_path: Path) -> None:
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """No file of this process becomes larger, as on a disk that is full."""
+    """Limit the file size of this process, as on a full disk."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, most))
     try:

@@ -39,7 +39,7 @@ PLACE = {
 
 
 class Place:
-    """A job's folder, and the node agent of its first node."""
+    """Folder of a job, and the node agent of its first node."""
 
     def __init__(self, path: Path) -> None:
         self.folder = JobFolder(path / "job")
@@ -64,7 +64,7 @@ class Place:
         program.chmod(0o755)
 
     def start(self, heartbeat: Heartbeat, *command: str, **changes: object) -> None:
-        """The node agent, and its task when there is a command for it."""
+        """Start the node agent, and its task if there is a command for it."""
         self.say(heartbeat)
         if command:
             self.say(StartAll(msgspec.structs.replace(JOB, command=command, **changes), False))
@@ -85,7 +85,7 @@ class Place:
         mailbox.Outbox(mailbox.launcher_mailbox(self.folder.path)).post(message)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Have it look at its mail, until this holds."""
+        """Make it read its mail until this holds."""
         assert self.process is not None
         deadline_s = time.monotonic() + 60.0
         while not condition():
@@ -95,11 +95,11 @@ class Place:
             time.sleep(0.05)
 
     def folder_is_read(self) -> bool:
-        """From here on the bell is heeded."""
+        """Whether the node agent handles notifications."""
         return (self.folder.path / "link-0.sock").exists()
 
     def left(self) -> int:
-        """The exit code of the node agent, when it has left."""
+        """Exit code of the node agent, once it has ended."""
         assert self.process is not None
         process = self.process
         self.until(lambda: process.poll() is not None)
@@ -191,7 +191,7 @@ def test_a_launcher_that_is_heard_decides(place: Place) -> None:
 
 
 def test_what_is_said_before_there_is_a_job_is_taken_and_dropped(place: Place) -> None:
-    """Else it would have the node agent look again and again, and the queue take no more."""
+    """Unread messages would make the node agent poll repeatedly, and fill the queue."""
     place.start(Heartbeat(60.0, frees_job=False))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.settimeout(20.0)
@@ -245,7 +245,7 @@ def test_the_exit_code_is_the_first_causes(place: Place) -> None:
 
 @pytest.mark.parametrize("own", ["", "ada's; best"])
 def test_a_launcher_that_is_heard_again_is_not_lost(place: Place, own: str) -> None:
-    """What its user has noted of the job stays."""
+    """The note of its user's request is kept."""
     place.comment.write_text(f"{own}\n")
     place.start(FREES, *STAYS)
     note_of = f"{own}; {LOST}" if own else LOST
@@ -262,7 +262,7 @@ def test_a_launcher_that_is_heard_again_is_not_lost(place: Place, own: str) -> N
 
 
 def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
-    """As on a full disk: the launcher would take a task for lost whose end it never heard of."""
+    """As on a full disk: without the report of a task's end the launcher would count it as lost."""
     place.start(Heartbeat(60.0, frees_job=False))
     box = mailbox.node_mailbox(place.folder.path, 0)
     assert place.process is not None

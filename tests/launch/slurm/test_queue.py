@@ -34,7 +34,7 @@ def test_sinfo_is_read_a_node_at_a_time() -> None:
 
 
 def squeue_answer(state: object, number: object = lambda n: n, **changes: object) -> str:
-    """What squeue says of a job of two components in `state`, from 100 s to 160 s."""
+    """Output of squeue for a job of two components in `state`, from 100 s to 160 s."""
     assert callable(number)
     common = {"name": "digits", "user_name": "ada", "job_state": state, "het_job_id": number(7),
               "node_count": number(1), "tasks": number(1), "state_reason": "None",
@@ -51,7 +51,7 @@ def squeue_answer(state: object, number: object = lambda n: n, **changes: object
     (["{}"], lambda n: {"set": True, "infinite": False, "number": n}),
 ])  # fmt: skip
 def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> None:
-    """Two of Slurm's versions."""
+    """For two versions of Slurm."""
 
     def told(word: str) -> squeue.SlurmJob:
         filled = word if isinstance(state, str) else [word]
@@ -68,7 +68,7 @@ def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> No
 
 
 def test_a_squeue_that_answers_with_errors_is_one_that_does_not_answer() -> None:
-    """Its exit code is 0, and its list of jobs empty."""
+    """Exit code 0 and an empty list of jobs."""
     error = {"description": "Failed while looking for jobs", "error_number": -1,
              "error": "Unspecified error", "source": "slurm_load_jobs"}  # fmt: skip
     said = (

@@ -29,7 +29,7 @@ def test_a_job_that_left_the_queue_before_its_start_is_cancelled(
 def test_a_job_that_has_started_does_not_become_pending_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launcher may read Slurm's line about the queue after the tasks have started."""
+    """The launcher may read Slurm's queue message after the tasks have started."""
     monkeypatch.setenv("CSRUN_STATE_DIR", str(tmp_path / "state"))
     request = JobRequest(("python-ws", "run.py"), 3)
     records.record_pending(SITE, request, 7, 3, 5)

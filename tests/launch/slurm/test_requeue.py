@@ -15,7 +15,7 @@ LINE = "csrun_wse --sbatch python run.py"
 
 
 class Cluster:
-    """Slurm's answers: the steps of one look after the other, the last for good."""
+    """Slurm's answers: the steps of each query, the last one repeated."""
 
     def __init__(self, components: str, *steps: str) -> None:
         self._components = components
@@ -36,7 +36,7 @@ class Cluster:
     _waits = False
 
     def hold(self) -> "Cluster":
-        """The steps stay until they are cancelled."""
+        """Keep the steps until they are cancelled."""
         self._waits = True
         return self
 

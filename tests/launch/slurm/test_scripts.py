@@ -145,7 +145,7 @@ def test_an_option_in_either_form() -> None:
 
 
 def test_the_script_runs_the_same_job_again() -> None:
-    """Its options, given to the launcher once more, make the same layout."""
+    """Its options give the same layout to the launcher."""
     request = JobRequest(
         ("python-ws", "run.py", "a b"), 5, 3, 2, None, True, ("/usr",), "local", label=True,
         options=JobOptions("a name", 90, "%j.out"),
@@ -162,7 +162,7 @@ def test_the_script_runs_the_same_job_again() -> None:
 
 
 def test_a_script_asks_for_all_systems_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is told which they are."""
+    """And receives their names."""
     site, systems = msgspec.structs.replace(SITE, scheduler=Scheduler.SLURM), ("cs2-01", "cs2-02")
     request = JobRequest(("python-ws", "run.py", "--num_csx", "2"), 5, 3, 2)
     job_plan = plan(request, site, tuple(range(8)))

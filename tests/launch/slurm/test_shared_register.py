@@ -41,7 +41,7 @@ def show_other(site: Site) -> None:
 def test_a_place_that_is_being_made_is_not_taken_for_a_dead_jobs(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another launcher comes between the place's making and its locking."""
+    """Another launcher looks between the creation of an entry and its lock."""
     others: list[threading.Thread] = []
     lock = folder.lock
 

@@ -96,7 +96,7 @@ def test_an_order_that_has_no_room_is_given_when_it_has(
 def test_tasks_whose_end_cannot_be_ordered_end_with_srun(
     folder: JobFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is said of it has the test's memory for room."""
+    """The message about it is captured in memory, as no file can grow."""
     running = started(folder, "exec sleep 60")
     with no_room():
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
@@ -106,7 +106,7 @@ def test_tasks_whose_end_cannot_be_ordered_end_with_srun(
 
 @contextmanager
 def no_room() -> Iterator[None]:
-    """No file of this process grows, as on a full disk."""
+    """Limit the file size of this process, as on a full disk."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
     try:

@@ -42,7 +42,7 @@ def test_slurm_does_not_say(answer: str) -> None:
 
 
 def test_slurm_is_waited_for_as_long_as_the_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And asked of one job only."""
+    """The query is for one job only."""
     asked: list[tuple[tuple[str, ...], float]] = []
 
     def run(words: tuple[str, ...], timeout: float, **options: object) -> None:
