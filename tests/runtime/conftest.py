@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _programs_are_shared(shared_programs: None) -> None:
-    """Most of them compile one of a few networks."""
+    """Share compiles of the same few networks."""

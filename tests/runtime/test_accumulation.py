@@ -51,8 +51,10 @@ def taken(machine, orders=ORDERS):
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 @pytest.mark.parametrize("last", [(False, False, True), (False, False, False)], ids=str)
 def test_a_step_is_that_of_the_batches_as_one(tmp_path, mode, last):
-    """The sum of three means is thrice the mean of all; an update may come with the last batch,
-    or behind it. A step that is begun anew forgets what was added."""
+    """The sum of three means is three times the mean of all; an update may come with the last
+
+    batch, or after it. A step that is started again discards earlier gradients.
+    """
     small = Network(batch=4, precision="float64", optimizer=nn.SGD(0.05, momentum=0.9))
     large = replace(small, batch=12, optimizer=nn.SGD(0.15, momentum=0.9))
     batches = small.batches(7)
@@ -81,7 +83,7 @@ def test_a_jobs_bits_are_those_of_one_process(tmp_path, monkeypatch, network, wa
 
 
 def test_the_batches_of_an_order_are_of_these_steps() -> None:
-    """An order that begins with the second batch of step 4, whose third is of step 5."""
+    """An order that starts with the second batch of step 4, and contains the third of step 5."""
     assert list(places(StepOrder(4, 3))) == [(4, 0, True), (5, 0, True), (6, 0, True)]
     order = StepOrder(4, 4, accumulation=AccumulatedBatches(1, (False, True, False, True)))
     assert list(places(order)) == [(4, 1, False), (4, 2, True), (5, 0, False), (5, 1, True)]

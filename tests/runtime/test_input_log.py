@@ -20,14 +20,14 @@ def feeding(count: int) -> Feeding:
 
 
 def order(wait_s: float, produce_s: float, streamer: int = 0, number: int = 1) -> StepsDone:
-    """A second of ten steps, all batches from one streamer."""
+    """Order of ten steps in a second, with all batches from one streamer."""
     use = StreamerUse(streamer, 10, wait_s, produce_s, number, produce_s / 20)
     return StepsDone(10, 1280, 1.0, (use,))
 
 
 @pytest.mark.parametrize(("minutes", "lines"), [(0.1, 0), (0.5, 1), (1.5, 2), (5.5, 6)])
 def test_slow_streamers_are_told_of_once_a_minute_at_most(caplog, minutes, lines):
-    """After the first ten seconds, and from then on every sixty."""
+    """After the first ten seconds, and then every sixty."""
     input_log = InputLog(feeding(1))
     for _ in range(int(minutes * 60)):
         input_log.add(order(0.5, 1.0))
@@ -37,7 +37,7 @@ def test_slow_streamers_are_told_of_once_a_minute_at_most(caplog, minutes, lines
 
 
 def test_the_line_has_the_numbers_and_the_remedy(caplog):
-    """Ten steps compute in 0.2 s: the wafer asks for 50 batches/s; the streamer makes ten."""
+    """Ten steps compute in 0.2 s, which needs 50 batches/s; the streamer makes ten."""
     input_log = InputLog(feeding(1))
     for _ in range(2):
         input_log.add(order(0.8, 1.0))

@@ -7,7 +7,7 @@ from csrun.runtime.wire.messages import StepsDone, StreamerUse
 
 
 def verdict_of(wait_s: float, produce_s: tuple[float, ...], seconds: float = 10.0):
-    """Of 100 steps by streamers which took so long to make their equal shares of the batches."""
+    """Verdict on 100 steps with streamers that took this long for equal shares of the batches."""
     count = len(produce_s)
     use = InputUse(count)
     use.add(
@@ -42,7 +42,7 @@ def test_five_and_twenty_percent_of_the_steps_time_are_the_borders(wait_s, bound
 
 
 def test_streamers_alike_are_judged_by_their_mean_times():
-    """100 steps compute for 2 s: the wafer asks for 50 batches/s, 12.5 of each of 4 streamers.
+    """100 steps compute for 2 s: the wafer needs 50 batches/s, 12.5 from each of 4 streamers.
 
     A streamer makes 25 batches in 8 s: 3.125/s. 50 / 3.125 = 16 of them, 18 with the margin.
     """
@@ -63,7 +63,7 @@ def test_a_slow_streamer_among_quick_ones_is_named():
 
 
 def test_streamers_quick_enough_are_not_the_cause():
-    """They make 50 batches in 1 s; the wafer asks for 6.25 of each."""
+    """They make 50 batches in 1 s; the wafer needs 6.25 from each."""
     verdict = verdict_of(2.0, (1.0, 1.0))
     assert verdict.bound is Bound.MODERATE
     assert verdict.is_fast_enough
@@ -90,5 +90,5 @@ def test_without_a_step_there_is_no_verdict():
     ("asked", "delivered", "needed"), [(85, 12, 8), (1, 1000, 1), (80, 10, 9), (100, 100, 2)]
 )
 def test_so_many_streamers_feed_the_wafer(asked, delivered, needed):
-    """ceil(1.125 · asked / delivered)."""
+    """ceil(1.125 * needed / delivered)."""
     assert streamers_needed(asked, delivered) == needed

@@ -48,7 +48,7 @@ def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
 
 
 def folder_of(tmp_path: Path, wire: str) -> tuple[RunFolder, Host | None]:
-    """The chief's folder, and the machine of the others: the chief's, or a second address."""
+    """The chief's folder, and the host of the others: the chief's, or a second address."""
     here, there = (Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2))
     is_tcp = wire == "tcp"
     chief = here if is_tcp else None
@@ -102,7 +102,7 @@ def test_job_equals_cpu_run_bit_for_bit(tmp_path, wire, mode, streamers):
 
 
 def run_with_a_write(machine):
-    """Losses of steps before and after the loop has halved a weight; the state at the write."""
+    """Losses before and after the loop halves a weight; the state at the write."""
     assert machine.has_writable_state
     before = [machine.run(StepOrder(step, 1)) and machine.losses(1)[0] for step in range(20)]
     machine.state["first/kernel"][...] *= np.float32(0.5)

@@ -30,7 +30,7 @@ CLIPPED = replace(NETWORK, optimizer=nn.AdamW(0.01, clip_norm=0.1))
 @pytest.mark.parametrize("servers", [2, 5])
 @pytest.mark.parametrize("network", [NETWORK, CLIPPED, TIED], ids=["each", "clipped", "tied"])
 def test_any_number_of_tasks_gives_the_bits_of_one_process(tmp_path, network, servers, wire):
-    """With an evaluation in between, whose one group is of all tasks."""
+    """With an evaluation in between, whose single group is spread over all tasks."""
     programs = compiled(network, tmp_path, STREAMING)
     alone = begun(programs.train, data(network), network.parameters())
     expected = losses_of(alone, 0, STEPS)

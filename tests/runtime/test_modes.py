@@ -53,7 +53,7 @@ def in_job(tmp_path, executable, network, streamers):
 @pytest.mark.parametrize("prefetch_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("group_bytes", [1, 4000, 1 << 20])
 def test_all_ways_give_the_same_bits(tmp_path, monkeypatch, group_bytes, prefetch_bytes):
-    """One, two and four groups; four of them make every slot change hands."""
+    """One, two and four groups; with four every slot is reused."""
     monkeypatch.setattr(weights, "PREFETCH_BYTES", prefetch_bytes)
     check_all_ways(tmp_path, NETWORK, group_bytes)
 
@@ -71,7 +71,7 @@ def test_all_ways_update_to_the_same_bits(tmp_path, optimizer):
 def test_all_ways_train_a_tied_weight_to_the_same_bits(
     tmp_path, monkeypatch, group_bytes, clip_norm
 ):
-    """Its group comes first, in the middle and last, fetched ahead where its slot is free."""
+    """Its group is first, in the middle and last, prefetched if its slot is free."""
     monkeypatch.setattr(weights, "PREFETCH_BYTES", 0)
     optimizer = nn.Adam(0.01, clip_norm=clip_norm)
     network = TiedNetwork((30, 12, 12, 12, 12, 30), dropout=0.2, optimizer=optimizer)
@@ -79,7 +79,7 @@ def test_all_ways_train_a_tied_weight_to_the_same_bits(
 
 
 def test_all_ways_train_matrices_in_parts_to_the_same_bits(tmp_path, monkeypatch):
-    """The table's parts come first, in the middle and last, each a group; and clipped together."""
+    """The table's shards are first, in the middle and last, each a group; clipped by one norm."""
     monkeypatch.setattr(weights, "PREFETCH_BYTES", 0)
     optimizer = nn.Adam(0.01, clip_norm=0.5)
     network = TiedNetwork((30, 12, 12, 12, 30), dropout=0.2, optimizer=optimizer)

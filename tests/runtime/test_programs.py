@@ -43,7 +43,7 @@ from csrun.runtime.wire.ring import ring_slots_for
 
 
 def alternated(machine, evaluate, begin=True):
-    """Trained in parts, evaluated after each: both losses, and the state after each part."""
+    """Train in parts with an evaluation after each: both losses, and the state after each part."""
     trained, evaluated, states = [], [], []
     for first in range(0, STEPS, PART):
         trained += losses_of(machine, first, PART)
@@ -89,7 +89,7 @@ def test_a_training_that_is_evaluated_in_between_is_the_same(
 
 
 def with_short_ones(network, every, rows):
-    """The training's batches, each `every`-th of which has fewer samples, as a pass's last has."""
+    """Training batches of which every `every`-th has fewer samples, as at the end of a pass."""
     batches = network.batches(STEPS)
     return [
         tuple(array[:rows] for array in batch) if number % every == every - 1 else batch
@@ -99,7 +99,7 @@ def with_short_ones(network, every, rows):
 
 @cache
 def torch_losses(network, every, rows):
-    """Of the same network, trained by PyTorch on batches with short ones."""
+    """Losses of the same network in PyTorch on batches with short ones."""
     torch = pytest.importorskip("torch", reason="PyTorch is the oracle of short batches")
     parameters = {n: torch.tensor(v, requires_grad=True) for n, v in network.parameters().items()}
     optimizer = torch.optim.SGD(
@@ -122,7 +122,7 @@ def torch_losses(network, every, rows):
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_short_batch_is_a_step_of_a_program_of_its_own(tmp_path, mode, way):
-    """Losses as PyTorch's to float64's rounding; the steps between the short ones are orders."""
+    """PyTorch's losses within float64's rounding; steps between the short ones are one order."""
     network = Network(precision="float64", learning_rate=0.05, momentum=0.9)
     batches = with_short_ones(network, every=6, rows=5)
     train = network.compile(tmp_path, mode, 1)
@@ -148,7 +148,7 @@ def test_a_program_that_takes_fewer_samples_than_come_is_told_so(tmp_path):
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 @pytest.mark.parametrize("way", WAYS)
 def test_any_program_may_run_first(tmp_path, way, mode):
-    """The second one's groups are others: it has all layers in one."""
+    """The second program's groups differ: all layers are in one."""
     train = compiled(NETWORK, tmp_path, mode).train
     second = compiled(NETWORK, tmp_path, mode, group_bytes=1 << 30).evaluate
     assert mode is PIPELINED or len(second.plan.groups) < len(train.plan.groups)
@@ -218,7 +218,7 @@ def test_an_evaluation_that_stopped_amid_its_data_begins_anew(tmp_path, way):
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 def test_a_run_begins_with_the_step_and_the_batch_that_it_is_given(tmp_path, mode):
-    """Dropout and AdamW's correction go by the step, the data by the batch."""
+    """Dropout and AdamW's bias correction depend on the step, data on the batch."""
     train, found = NETWORK.compile(tmp_path, mode, 1), []
     for way in ("in process", "memory 4"):
         begin, state = {"start": 40, "batch": 3}, NETWORK.parameters()
@@ -231,7 +231,7 @@ def test_a_run_begins_with_the_step_and_the_batch_that_it_is_given(tmp_path, mod
 
 
 def test_a_program_that_takes_its_turn_again_is_ordered_as_before(tmp_path, monkeypatch):
-    """One step at first, since nobody knows how long it takes; then as many as are due."""
+    """One step at first, as its time is unknown; then as many as are due."""
     monkeypatch.setattr(step_orders, "ORDER_S", 1e6)
     train = NETWORK.compile(tmp_path, PIPELINED)
     machine = begun(train, data(NETWORK), NETWORK.parameters())
@@ -246,7 +246,7 @@ def test_a_program_that_takes_its_turn_again_is_ordered_as_before(tmp_path, monk
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_outputs_of_all_steps_of_a_training_are_kept_where_they_are_wanted(tmp_path, way):
-    """As those of orders of one step."""
+    """Equal to those of orders of one step."""
     train, state = NETWORK.compile(tmp_path, STREAMING, 1), NETWORK.parameters()
 
     def outputs(machine, count):
@@ -265,7 +265,7 @@ def test_the_outputs_of_all_steps_of_a_training_are_kept_where_they_are_wanted(t
 
 
 def mapped(*kinds):
-    """How often memory of each kind is mapped in this process, in which all roles are."""
+    """Number of mappings of each kind in this process, which runs all roles."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text()
     return [maps.count(f"csrun-{kind}") for kind in kinds]
@@ -276,7 +276,7 @@ def mapped(*kinds):
 def test_a_program_that_is_unloaded_takes_nothing_and_leaves_its_batches(
     tmp_path, way, mode, servers
 ):
-    """The training's is made anew again and again, over the first one's batches."""
+    """The training's program is loaded repeatedly, on the first one's batches."""
     programs = compiled(NETWORK, tmp_path, mode)
     alone = begun(programs.train, data(NETWORK), NETWORK.parameters())
     expected, losses, counts = losses_of(alone, 0, STEPS), [], []
@@ -300,7 +300,7 @@ def test_a_program_that_is_unloaded_takes_nothing_and_leaves_its_batches(
 
 
 class Counted(ArrayData):
-    """A data set that counts the batches that were made of it."""
+    """Data set that counts the batches made from it."""
 
     made = 0
 
@@ -312,7 +312,7 @@ class Counted(ArrayData):
 
 @pytest.mark.parametrize("way", ["memory 1", "tcp 1"])
 def test_a_pass_that_begins_is_made_ahead_while_others_run(tmp_path, way, monkeypatch):
-    """As many batches as a ring holds, in place of those that the last pass has left there."""
+    """As many batches as a ring holds, in the slots of the last pass's."""
     received, publish = [], ring._Ring.publish
     monkeypatch.setattr(
         ring._Ring, "publish", lambda each: (publish(each), received.append(each.source))
@@ -334,7 +334,7 @@ def test_a_pass_that_begins_is_made_ahead_while_others_run(tmp_path, way, monkey
 
 
 class Reversed(ArrayData):
-    """A data set whose order is told: as it is, or from its end on."""
+    """Data set whose order is sent: ascending or descending."""
 
     is_reversed = False
 
@@ -348,7 +348,7 @@ class Reversed(ArrayData):
 
 @pytest.mark.parametrize("way", ["memory 4", "tcp 4"])
 def test_streamers_are_told_of_an_order_before_they_make_a_batch_of_it(tmp_path, way):
-    """However long that is: it comes in several messages."""
+    """An order of any length, in several messages."""
     programs = compiled(NETWORK, tmp_path, PIPELINED)
     heard, batches = Reversed(validation(NETWORK).all), validation(NETWORK).all
     data_order, first = bytes(150_000) + b"back", NETWORK.parameters()

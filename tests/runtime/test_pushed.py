@@ -26,7 +26,7 @@ class NoData:
 
 
 def steps_of(machine, evaluation, batches):
-    """Losses of all steps, with an evaluation of each tenth batch by another program between."""
+    """Losses of all steps, with an evaluation of each tenth batch by another program."""
     other = machine.load(evaluation, Feed(NoData(), is_pushed=True))
     losses = []
     for step, batch in enumerate(batches):
@@ -41,7 +41,7 @@ def steps_of(machine, evaluation, batches):
 
 
 def expected_of(machine, batches):
-    """Losses and state by a data set's batches."""
+    """Losses and state with a data set's batches."""
     machine.initialize()
     done = machine.run(StepOrder(0, len(batches)))
     return [machine.result(i, i).loss for i in range(done.done)], copied(machine)

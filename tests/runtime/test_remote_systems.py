@@ -52,7 +52,7 @@ CASES = [
 
 @pytest.mark.parametrize(("network", "systems", "servers", "micro_batches"), CASES)
 def test_the_bits_of_one_machine(tmp_path, network, systems, servers, micro_batches):
-    """Six systems have two levels of SwarmX; one machine has one MemoryX task."""
+    """Six systems have two levels of SwarmX; one machine has a single MemoryX task."""
     losses, state = trained(network, tmp_path / "1", systems, "memory", 1, micro_batches)
     found = trained(network, tmp_path / "tcp", systems, "tcp", servers, micro_batches)
     assert len(losses) == STEPS + 3
@@ -65,7 +65,7 @@ ORDERS = [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 5, 0, 4, 1, 2]]
 
 @pytest.mark.parametrize("order", ORDERS, ids=["first to last", "last to first", "mixed"])
 def test_the_order_of_arrival_decides_nothing(tmp_path, monkeypatch, order):
-    """A wafer's gradients of a group leave when those of the wafer before it in `order` have."""
+    """A wafer sends a group's gradients after the wafer before it in `order`."""
     losses, state = trained(TIED, tmp_path / "1", 6, "memory")
     left, changed = {}, threading.Condition()
     before = {f"wafer cs{b}": f"wafer cs{a}" for a, b in pairwise(order)}
@@ -93,7 +93,7 @@ def test_the_order_of_arrival_decides_nothing(tmp_path, monkeypatch, order):
 def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
     tmp_path, part, micro_batches
 ):
-    """Of six parts of the batch, in the third step."""
+    """In the third step, for one of six parts of the batch."""
     network = replace(CLIPPED, dropout=0.0)
     batches = network.batches(4)
     batches[2][0][4 * part] = np.inf
@@ -112,7 +112,7 @@ def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
 
 
 def test_each_task_traces_its_sums(tmp_path):
-    """Of two levels, in two of the steps."""
+    """On two levels, in two of the steps."""
     executable = compiled(NETWORK, tmp_path, 6)
     settings = msgspec.structs.replace(SETTINGS, trace_steps=(2, 3))
     data, first = [ArrayData(NETWORK.batches(4))], NETWORK.parameters()

@@ -19,7 +19,7 @@ WAIT_S = 120.0
 
 
 class Disk:
-    """Its flushes wait until they may go on; one fails if it is to."""
+    """Disk whose flushes wait for the test; one may fail."""
 
     def __init__(self) -> None:
         self.waits, self.may_go_on = threading.Event(), threading.Event()
@@ -34,7 +34,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """That of tensors alone: the small files behind them are flushed as ever."""
+    """Disk for tensors only; the small files after them are flushed as usual."""
     disk = Disk()
     monkeypatch.setattr(tensor_files, "os", disk)
     yield disk
@@ -49,7 +49,7 @@ def saving_in(folder: Path) -> Saving:
 
 
 def begin(saving: Saving, step: int, state: dict[str, np.ndarray]) -> None:
-    """As who makes no step before all is copied."""
+    """Start a copy as a process that makes no step before it ends."""
     copied = threading.Semaphore(0)
     saving.begin(step, state, lambda: UpdatePause(tuple(state), copied.release, lambda: None))
     for _ in state:

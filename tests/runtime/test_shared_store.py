@@ -44,7 +44,7 @@ def forked(
     group_bytes=1 << 20,
     most=None,
 ):
-    """A network with a side branch, or parts of it."""
+    """Network with a side branch, or parts of it."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (16, 12), "float32")
         labels = tracer.input("labels", (16,), "int32")
@@ -67,7 +67,7 @@ def flat_data(count=STEPS):
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 @pytest.mark.parametrize("way", ["in process", "memory 1", "tcp 1"])
 def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp_path, mode, way):
-    """Of body, side and head, one group each way, the evaluation has the first and the last."""
+    """Body, side and head are a group each; the evaluation has the first and the last."""
     train = forked(tmp_path, RunMode.TRAIN, mode)
     evaluation = forked(tmp_path, RunMode.EVAL, mode, ("body", "head"))
     random = np.random.default_rng(5)
@@ -95,7 +95,7 @@ def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp
     ],
 )
 def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, way, most, units):
-    """Which of its rows are parts is a program's own; the store has all of them in a row."""
+    """Sharding is a property of each program; the store has all rows contiguously."""
     train, evaluation = (
         forked(tmp_path, run_mode, mode, units=units, most=bound)
         for run_mode, bound in zip((RunMode.TRAIN, RunMode.EVAL), most, strict=True)
@@ -176,7 +176,7 @@ def test_a_program_must_fit_on_the_wafer_beside_the_store(tmp_path):
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 def test_the_wafers_one_arena_is_as_large_as_the_largest_program_needs(tmp_path, mode):
-    """Its memory, as the kernel tells of it; a short batch's program needs no more."""
+    """Size reported by the kernel; a program for a short batch needs no more."""
     programs = compiled(NETWORK, tmp_path, mode)
     short = replace(NETWORK, batch=5).compile(tmp_path, mode, 1)
     datasets = [data(NETWORK), validation(NETWORK)]
@@ -192,7 +192,7 @@ def test_the_wafers_one_arena_is_as_large_as_the_largest_program_needs(tmp_path,
 
 
 def arena_sizes():
-    """The sizes of all arenas that this process holds open."""
+    """Sizes of all arenas that this process has open."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the listing itself

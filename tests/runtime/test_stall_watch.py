@@ -37,7 +37,7 @@ STARTS = (  # what a busy machine may take long for, too
 
 
 class Hanging(Data):
-    """Batch number `at` is made once the event is set."""
+    """Data whose batch number `at` is made once the event is set."""
 
     def __init__(self, at: int, event: threading.Event) -> None:
         super().__init__(BATCHES)
@@ -53,13 +53,13 @@ class Hanging(Data):
 
 @pytest.fixture
 def told_start() -> str:
-    """The one of the starts that the test is about, if it is about one."""
+    """Task start that is tested, or None."""
     return ""
 
 
 @pytest.fixture
 def lines(caplog, told_start):
-    """What has been logged about waits, but for starts that the test is not about."""
+    """Logged lines about waits, without those about other starts."""
 
     def found() -> list[str]:
         waits = [text for text in caplog.messages if "wait" in text.lower() and " s" in text]
@@ -71,7 +71,7 @@ def lines(caplog, told_start):
 
 @pytest.fixture
 def hung(monkeypatch, lines):
-    """An event that is set when two lines have been logged about the wait, or the test is over."""
+    """Event that is set after two lines about the wait, or at the end of the test."""
     monkeypatch.setattr(shared, "STALL_S", 0.4)
     event, over = threading.Event(), threading.Event()
     told: list[str] = []
@@ -137,7 +137,7 @@ def test_a_streamer_whose_input_function_does_not_return(tmp_path, lines, hung, 
 
 @pytest.mark.parametrize("hosts", [(None, None), HOSTS], ids=["shared", "separate"])
 def test_a_memoryx_that_is_silent(tmp_path, lines, hung, monkeypatch, hosts):
-    """The wafer, which waits for it, says so; the chief, which waits for the wafer, does not."""
+    """The wafer, which waits for MemoryX, logs it; the chief, waiting for the wafer, does not."""
     real = Executable.update_program
 
     def update_program(executable, store, runtime):

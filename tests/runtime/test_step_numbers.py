@@ -25,7 +25,7 @@ PART, STEPS = 5, 20
 
 
 class ByNumbers:
-    """Adam, whose rate and decay come with each step; tests/compiler has it beside PyTorch's."""
+    """Adam with rate and decay passed to each step."""
 
     def __init__(self, clip_norm=None):
         self._clip_norm = clip_norm
@@ -43,7 +43,7 @@ def rows(first: int, scale: float) -> list[tuple[float, float]]:
 
 
 def trained(machine, scale=1.0):
-    """Losses, and the last state: the numbers are written before each order of steps."""
+    """Losses, and the last state; numbers are written before each order of steps."""
     numbers, losses = StepNumbers(machine.numbers, machine.plan.store.numbers), []
     for first in range(BEGIN, BEGIN + STEPS, PART):
         numbers.put(first, rows(first, scale))
@@ -78,7 +78,7 @@ def norms_of(machine):
 
 
 def first_norm(network):
-    """That of the first step, by PyTorch."""
+    """Norm of the first step in PyTorch."""
     torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")
     tensors = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
     x, labels = network.batches(1)[0]

@@ -53,9 +53,9 @@ def trained(network, folder, systems, batches=None, steps=STEPS, micro_batches=1
 
 
 class Turns:
-    """Lets the wafers deliver each group in an order that is given, another one each time.
+    """Force the order in which wafers deliver each group, another one each time.
 
-    A wafer is known by the name of its thread.
+    A wafer is identified by its thread's name.
     """
 
     def __init__(self, monkeypatch, orders):
@@ -89,7 +89,7 @@ ORDERS = {
 @pytest.mark.parametrize("network", [NETWORK, TIED], ids=["dense", "tied, clipped"])
 @pytest.mark.parametrize(("systems", "servers"), [(2, 1), (4, 1), (4, 3), (2, 5)])
 def test_the_order_of_arrival_decides_nothing(tmp_path, monkeypatch, network, systems, servers):
-    """Nor does the number of MemoryX tasks; of five, some have nothing to do."""
+    """Nor does the number of MemoryX tasks; with five, some have nothing to do."""
     expected = trained(network, tmp_path / "free", systems)
     for number, orders in enumerate(ORDERS[systems]):
         with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_the_order_of_arrival_decides_nothing(tmp_path, monkeypatch, network, sy
 @pytest.mark.parametrize("kind", [Network, TiedNetwork])
 @pytest.mark.parametrize(("systems", "micro_batches"), [(2, 1), (4, 1), (2, 2)])
 def test_one_step_is_that_of_one_system(tmp_path, kind, systems, micro_batches, clip_norm):
-    """Dropout, ignored labels and padding among it; gradients are the updates of SGD."""
+    """Including dropout, ignored labels and padding; gradients are the updates of SGD."""
     sizes = {Network: (12, 40, 30, 5), TiedNetwork: (30, 12, 12, 12, 30)}[kind]
     optimizer = nn.SGD(1.0, clip_norm=clip_norm)
     network = kind(sizes, dropout=0.3, optimizer=optimizer)
@@ -160,7 +160,7 @@ def test_an_evaluation_of_several_systems_has_the_sums_of_all(tmp_path):
 
 
 def test_a_program_that_is_loaded_anew_takes_the_place_of_the_former_one(tmp_path):
-    """In all wafers, over the first one's batches."""
+    """In all wafers, on the first one's batches."""
     expected = trained(NETWORK, tmp_path / "one", 2)
     executable, losses = compiled(NETWORK, tmp_path, 2), []
     batches, state = NETWORK.batches(STEPS), NETWORK.parameters()
@@ -188,7 +188,7 @@ def test_what_is_of_the_batch_as_a_whole_is_refused(tmp_path):
 
 
 def trained_on(machine, steps=STEPS):
-    """The losses of a machine's steps, and its state then."""
+    """Losses of a machine's steps, and its final state."""
     machine.run(StepOrder(0, steps))
     return Trained(machine.losses(steps), copied(machine), np.empty(0))
 
@@ -202,7 +202,7 @@ def assert_same_training(found, expected):
     ("network", "servers"), [(NETWORK, 1), (TIED, 2)], ids=["dense", "tied, clipped, two tasks"]
 )
 def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network, servers):
-    """And has the losses of one that has those weights alone."""
+    """Its losses are those of a run with the same weights without training."""
     expected = trained(network, tmp_path / "alone", 2)
     train = compiled(network, tmp_path / "train", 2)
     evaluation = compiled(network, tmp_path / "evaluation", 2, RunMode.EVAL)
@@ -230,7 +230,7 @@ def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network, se
 def test_a_checkpoint_beside_the_next_step_holds_the_state_of_its_own(
     tmp_path, monkeypatch, network, servers
 ):
-    """Each tensor is copied for longer than a step takes."""
+    """Each tensor takes longer to copy than a step."""
     executable, batches = compiled(network, tmp_path / "compiled", 2), network.batches(STEPS)
     expected = []
     with machine_of(executable, tmp_path, ArrayData(batches), network.parameters()) as machine:
@@ -262,7 +262,7 @@ DEEP_TIED = TiedNetwork((128, *(96,) * 9, 128), optimizer=nn.Adam(0.01, clip_nor
 @pytest.mark.parametrize(("micro_batches", "servers"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("network", [DEEP, DEEP_TIED], ids=["deep", "tied, clipped"])
 def test_a_store_on_disk_has_the_bits_of_one_in_memory(tmp_path, network, micro_batches, servers):
-    """In as little memory as it can be given."""
+    """With the least memory."""
     folders = [f for f in (tmp_path, Path(__file__).parent) if not backing._memory_kind(f)]
     if not folders:
         pytest.skip("no folder on a disk")
@@ -294,7 +294,7 @@ def test_two_threads_that_update_have_the_bits_of_one(tmp_path, monkeypatch):
 
 
 def small_system(nbytes):
-    """A system of so many bytes at least."""
+    """System with at least this much memory."""
     rows = nbytes // 1024
     return msgspec.structs.replace(
         SYSTEM, fabric_width=1, fabric_height=rows, usable_cores=rows, sram_kb_per_core=1
@@ -302,7 +302,7 @@ def small_system(nbytes):
 
 
 def deep(folder, **options):
-    """Blocks whose activations are most of what the wafer has."""
+    """Blocks whose activations need most of the wafer's memory."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (16, 8), "float32")
         labels = tracer.input("labels", (16,), "int32")
@@ -335,7 +335,7 @@ def test_a_forward_pass_computed_again_has_the_same_bits(tmp_path):
 
 
 def test_statistics_by_minibatch_are_those_of_as_many_micro_batches(tmp_path):
-    """With an incomplete batch, whose parts weigh as much as they have samples."""
+    """With an incomplete batch, whose parts are weighted by their samples."""
     found = []
     random = np.random.default_rng(4)
     features = random.standard_normal((3, 16, 6)) + 1

@@ -14,7 +14,7 @@ ROWS, WIDTH = 3000, 800  # 9.6 MB, and no whole number of blocks
 
 
 def passed(*arrays):
-    """What arrives of one group's gradients, step by step, and how many bytes that takes."""
+    """Received gradients of one group, step by step, and the bytes sent."""
     mine, its = socket.socketpair()
     found, counts = [], []
 
@@ -41,7 +41,7 @@ def passed(*arrays):
 
 
 def table(rows):
-    """The gradients of an embedding whose batch has these rows."""
+    """Gradients of an embedding whose batch has these rows."""
     gradients = np.zeros((ROWS, WIDTH), np.float32)
     gradients[rows] = np.random.default_rng(1).standard_normal((len(rows), WIDTH))
     return gradients.reshape(-1)

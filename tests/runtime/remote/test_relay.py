@@ -23,7 +23,7 @@ WAIT_S = 120
 
 
 class Between:
-    """A relay, and the other ends of its connections."""
+    """A relay and its peers."""
 
     def __init__(self, stack: ExitStack, children: int) -> None:
         self.above, parent = map(stack.enter_context, socket.socketpair())
@@ -40,7 +40,7 @@ class Between:
 
 @pytest.fixture
 def between():
-    """A function: so many children → what is around a relay."""
+    """Function that starts a relay with this many children."""
     with ExitStack() as stack:
         yield lambda children: Between(stack, children)
 
@@ -50,14 +50,14 @@ def head(order, group=0, step=0, nbytes=0):
 
 
 def received(above):
-    """The next order that MemoryX gets: what it is, and about which group."""
+    """Next order received by MemoryX: its kind and group."""
     order, group, _, nbytes = ORDER.unpack(receive_few(above, ORDER.size, "orders"))
     return StoreRequest(order), group, nbytes
 
 
 @pytest.mark.parametrize("arrival", list(permutations(range(3))))
 def test_gradients_are_added_in_the_order_of_the_children(between, monkeypatch, arrival):
-    """Whichever comes first: each sends its own when the one before it in `arrival` has."""
+    """Wafers send in the order of `arrival`."""
     monkeypatch.setattr(relay, "thread_count", lambda: 1 + arrival[0])
     monkeypatch.setattr(call_threads, "LEAST_SHARED_SUM", 100)
     monkeypatch.setattr(call_threads, "SUMMED_AT_A_TIME", 64)
@@ -75,7 +75,7 @@ def test_gradients_are_added_in_the_order_of_the_children(between, monkeypatch, 
 
 
 def test_a_sum_has_the_blocks_of_all(between):
-    """Of an embedding's gradients each wafer sends the rows of its own samples."""
+    """Each wafer sends the embedding rows of its own samples."""
     block = BLOCK // 4
     parts = np.zeros((2, PREFETCH_BYTES), "f")
     parts[0, 3 * block] = 1
@@ -92,7 +92,7 @@ def test_a_sum_has_the_blocks_of_all(between):
 
 
 def test_an_answer_goes_to_all_that_have_asked_once(between):
-    """In the order of the orders, however large it is."""
+    """In the order of the requests, for any size."""
     around = between(3)
     sizes = [PART_BYTES + 5, 1, 3 * PART_BYTES]
     asked = b"".join(head(StoreRequest.FETCH, n, nbytes=size) for n, size in enumerate(sizes))

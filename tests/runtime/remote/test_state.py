@@ -25,7 +25,7 @@ WAIT_S = 120.0
 
 @contextmanager
 def connected(folder, altered=None):
-    """The chief's end, MemoryX's state and its gate; a byte of what that sends may be altered."""
+    """The chief's end, MemoryX's state and its gate; a byte of its data may be altered."""
     plan = make(folder / "exe", ExecutionMode.WEIGHT_STREAMING).plan
     chief, control = tcp_channel_pair("memoryx", "chief")
     with ExitStack() as stack:
@@ -85,7 +85,7 @@ def test_updates_wait_until_all_is_sent_or_the_connection_is_lost(tmp_path):
 
 
 def updating(gate, state, updated):
-    """Who updates all of a state."""
+    """Threads that update all of a state."""
 
     def update():
         gate.wait(len(state))

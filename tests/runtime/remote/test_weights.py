@@ -48,8 +48,7 @@ def remote_run(tmp_path):
 def connected(executable, sender=None, altered=0, errors=None, line=ConnectionPurpose.BULK):
     """The same for any Executable.
 
-    sender: memoryx or another one, if a byte of what that sends on the line is altered. errors:
-    what MemoryX ends by.
+    sender: memoryx or another peer with a byte altered in transit. errors: of MemoryX.
     """
     plan = executable.plan
     chief, control = tcp_channel_pair("memoryx", "chief")
@@ -132,7 +131,7 @@ def test_a_fetch_behind_gradients_gets_the_update(remote_run):
 
 
 def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
-    """By the formula: w - rate * g / |g|, the norm that of all gradients."""
+    """By the formula: w - rate * g / |g|, with the norm of all gradients."""
     network = Network((8, 8, 8, 8), optimizer=nn.SGD(RATE, clip_norm=1.0))
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
     with connected(executable) as (plan, weights, _, memory, state, chief):
@@ -158,10 +157,10 @@ def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
 
 @pytest.mark.parametrize("optimizer", [nn.Adam(0.01), nn.Lamb(0.01, clip_norm=0.5)])
 @pytest.mark.parametrize("sizes", [(12, 12, 12, 12), (30, 8, 8, 30), (30, 8, 8, 8, 30)])
-def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes, optimizer):
-    """Its group comes three times a step, over and beside others; against all in one process.
+def test_a_remote_tied_weight_trains_to_the_same_bits(tmp_path, monkeypatch, sizes, optimizer):
+    """Its group is fetched three times per step, next to others; compared with a single process.
 
-    The parts of its gradients are added up before they leave.
+    Partial gradients are added before they are sent.
     """
     send, sent = StoreLink.send_gradients, Counter()
 
@@ -193,7 +192,7 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes
 
 @pytest.mark.parametrize(("storage", "size"), [(None, 4), (FLOAT16, 2), (BFLOAT16, 2)])
 def test_bytes_on_the_wire(tmp_path, monkeypatch, storage, size):
-    """Each time that a group comes, or its gradients leave: so many bytes a number."""
+    """Bytes per number for each transfer of a group or its gradients."""
     request, send = StoreLink.request, StoreLink.send_gradients
     times, nbytes = Counter(), Counter()
 
@@ -229,7 +228,7 @@ def test_bytes_on_the_wire(tmp_path, monkeypatch, storage, size):
 
 
 def normed_network(storage=None, units=7):
-    """Two layers, each with a batch norm, whose states are written on the way forward."""
+    """Two layers, each with a batch norm, whose states are written in the forward pass."""
     with Tracer("float32", storage) as tracer:
         x = nn.flatten(tracer.input("features", (16, 2, 6), "float32"))
         labels = tracer.input("labels", (16,), "int32")
@@ -264,7 +263,7 @@ def test_running_statistics_are_the_same_bits_afar(tmp_path, storage, units):
 
 @pytest.mark.parametrize("systems", [1, 4])
 def test_of_several_systems_the_sums_of_gradients_take_memory(tmp_path, systems):
-    """As those of one, and a line of 64 bytes for the parts of the loss."""
+    """As much as those of one system, and a line of 64 bytes for the parts of the loss."""
     sizes, options = (12, 40, 30, 5), {"group_bytes": 1, "systems": systems}
     network = Network(sizes, 16 // systems, optimizer=nn.AdamW(0.01, clip_norm=1.0))
     streaming = options_of(ExecutionMode.WEIGHT_STREAMING, **options)
@@ -328,8 +327,8 @@ ASK_BYTES = REQUEST.size + SUM.size
     [0, ASK_BYTES - 1, ASK_BYTES, 2 * ASK_BYTES - 5],
     ids=["hold", "its sum", "send", "which tensor"],
 )
-def test_an_altered_order_of_a_checkpoint_is_what_memoryx_ends_by(tmp_path, byte):
-    """The chief only sees it lost, and nobody waits for what is not sent."""
+def test_an_altered_checkpoint_order_ends_memoryx(tmp_path, byte):
+    """The chief only detects the loss, and does not wait."""
     executable, errors = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING), []
     with connected(executable, "chief", byte, errors, ConnectionPurpose.STATE) as (
         plan,
@@ -382,7 +381,7 @@ def test_large_gradients_are_given_back(remote_run, monkeypatch):
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_small_gradients_are_given_back_where_all_have_places(tmp_path, monkeypatch, clip_norm):
-    """Unclipped, they write over each other's, but for those that two visits make."""
+    """Unclipped gradients reuse one another's memory, except for those written by two visits."""
     network = Network((8, 8, 8, 8, 8), optimizer=nn.SGD(RATE, clip_norm=clip_norm))
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
     with connected(executable) as (plan, weights, _, memory, _, chief):

@@ -6,7 +6,7 @@ from csrun.runtime.step.weights import ArenaOwner
 
 
 class Recorded:
-    """Weights that write down what they are told."""
+    """Weights that record their calls."""
 
     def __init__(self, name: str, told: list[str]) -> None:
         self.name, self.told = name, told

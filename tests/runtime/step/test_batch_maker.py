@@ -86,7 +86,7 @@ def test_a_batch_that_does_not_fit_is_not_read() -> None:
 
 
 def test_a_delivery_writes_into_the_arrays_that_it_is_handed() -> None:
-    """Right where they are wanted when alike; converted else, and told as they were."""
+    """In place if types are equal; otherwise converted, with checks as before."""
     source = from_arrays((np.arange(12.0).reshape(6, 2), np.arange(6, dtype=np.int32)), NAMES)
     lazy = Delivery(LazyBatch(source, np.array([4, 1])), list)
     made = Delivery((np.array([[8.0, 9.0], [2.0, 3.0]]), np.array([4, 1], np.int32)), list)

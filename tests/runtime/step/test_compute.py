@@ -18,7 +18,7 @@ BATCH = 16
 
 
 class Collected:
-    """Weights that are set by the test and never updated; counts the deliveries."""
+    """Weights set by the test and never updated; counts deliveries."""
 
     def __init__(self) -> None:
         self.delivered: list[int] = []
@@ -34,7 +34,7 @@ class Collected:
 
 
 def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode.TRAIN, replicas=1):
-    """Loss, gradients by parameter, outputs and deliveries of one step, weights seeded."""
+    """Loss, gradients by parameter, outputs and deliveries of one step with seeded weights."""
     network = Network(SIZES, BATCH // (replicas * minibatches), dropout=dropout)
     options = options_of(run_mode=run_mode, minibatches_in_flight=minibatches, replicas=replicas)
     executable = compile_model(network.trace(run_mode), root, options).executable

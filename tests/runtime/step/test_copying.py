@@ -43,7 +43,7 @@ networks = pytest.mark.parametrize(
 
 
 def compiled(network, root: Path, mode, most: int | None):
-    """Each layer is a group, or each part of a matrix of more than `most` bytes."""
+    """Compile with a group per layer, or per shard of a matrix of more than `most` bytes."""
     options = options_of(mode, RunMode.TRAIN, group_bytes=EACH_ALONE, max_group_bytes=most)
     return compile_model(network.trace(RunMode.TRAIN), root, options).executable
 
@@ -89,7 +89,7 @@ def test_an_update_takes_what_it_waits_for_and_no_more(tmp_path: Path) -> None:
 def test_it_holds_the_state_of_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network, most, way: str, servers: int, mode
 ) -> None:
-    """The same steps in one process, one at a time, with nobody beside them, say what that is."""
+    """Compared with the same steps in one process without concurrent copies."""
     executable = compiled(network, tmp_path / "compiled", mode, most)
     values = np.random.default_rng(3)
     first = {

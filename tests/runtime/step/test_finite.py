@@ -13,7 +13,7 @@ VALUES = np.random.default_rng(1).normal(size=(7, PIECE_BYTES // 8)).astype(np.f
 
 
 class Elsewhere:
-    """A tensor of a store on another machine, which counts what is sent of it."""
+    """Tensor of a remote store, which counts reads."""
 
     def __init__(self, values: np.ndarray, sent: list[int]) -> None:
         self._values, self._sent = values, sent

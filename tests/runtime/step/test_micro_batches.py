@@ -41,7 +41,7 @@ def batch_of(rows, dtype="float32"):
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 @pytest.mark.parametrize("count", [2, 12])
 def test_a_step_is_that_of_the_whole_batch(tmp_path, count, mode, rows):
-    """Dropout and a mean over samples among it; of the last parts some have padding alone."""
+    """Including dropout and a mean over samples; some of the last parts are padding only."""
     given = batch_of(rows, "float64")
     case = Case(classifier, given, 1, B, mode)
     whole = one_step(case, tmp_path)
@@ -73,7 +73,7 @@ def trained(root, mode, momentum=0.9, **split):
 
 
 def test_bits_are_those_of_minibatches_and_of_weight_streaming(tmp_path):
-    """Minibatches in flight and replicas add up in the same order, in another memory."""
+    """Minibatches in flight and replicas add in the same order, in other memory."""
     losses, state = trained(tmp_path, PIPELINED, minibatches_in_flight=4)
     for mode, split in (
         (PIPELINED, {"micro_batches": 4}),
@@ -88,7 +88,7 @@ def test_bits_are_those_of_minibatches_and_of_weight_streaming(tmp_path):
 
 
 def test_they_take_the_memory_of_one(tmp_path):
-    """Of all there are outputs, beside one's buffers and the gradients that are added."""
+    """Only outputs exist for all of them, next to one's buffers and accumulated gradients."""
 
     def arena_bytes(batch, micro_batches):
         network = Network((64, 512, 512, 4), batch)

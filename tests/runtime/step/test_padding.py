@@ -29,7 +29,7 @@ WAYS = [
 
 
 class Ours:
-    """How a case is written for csrun."""
+    """Namespace of csrun in which a case is written."""
 
     exp, log, sqrt = map(staticmethod, (nn.exp, nn.log, nn.sqrt))
     sum, mean, count, view = map(staticmethod, (nn.sum, nn.mean, nn.sample_count, view))
@@ -39,7 +39,7 @@ class Ours:
 
 
 class Theirs:
-    """The same for PyTorch, over parameters by csrun's names."""
+    """Namespace of PyTorch, with parameters by csrun's names."""
 
     exp, log, sqrt = map(staticmethod, (torch.exp, torch.log, torch.sqrt))
 
@@ -89,13 +89,13 @@ def sums_and_counts(f, x):
 
 
 def rows_of_sequences(f, x):
-    """The samples of [B, D] as [2 B, D / 2]: each has two rows."""
+    """Samples of [B, D] as [2 B, D / 2], with two rows each."""
     h = f.exp(f.dense(f.view(x, (2 * x.shape[0], D // 2))))
     return f.mean(h, axis=(0, 1)), {"total": f.sum(h, axis=0), "mean": f.mean(h, axis=0)}
 
 
 def normalized_over_the_batch(f, x):
-    """Statistics of the batch: of valid samples, with their gradients."""
+    """Batch statistics over valid samples, with their gradients."""
     h = f.exp(f.dense(x))
     centred = h - f.mean(h, axis=0, keepdims=True)
     z = centred / f.sqrt(f.mean(centred * centred, axis=0, keepdims=True))
@@ -143,7 +143,7 @@ def test_statistics_of_the_batch_are_of_the_valid_rows(tmp_path, rows):
 
 
 def test_a_copy_has_the_mask_of_its_sample(tmp_path):
-    """What a mask makes infinite for no sample, it makes for no padding either."""
+    """A mask that makes no sample infinite makes no padding infinite."""
 
     def model(x):
         kept = nn.Dropout(0.5)(nn.exp(nn.Dense(1)(x)))
@@ -197,7 +197,7 @@ def test_an_incomplete_batch_is_refused_where_padding_would_count(tmp_path, mode
 
 
 def test_a_batch_of_ignored_labels_ends_a_training(tmp_path):
-    """Its mean is none."""
+    """The mean over no labels is NaN."""
 
     def model(x, labels):
         return nn.softmax_cross_entropy(nn.Dense(UNITS)(x), labels), {}

@@ -47,7 +47,7 @@ def test_a_label_out_of_range_in_a_sequence():
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 def test_a_value_that_is_not_finite_in_the_models_type(value):
-    """1e300 is none in float32."""
+    """1e300 overflows in float32."""
     features = changed(FEATURES, (9, 2), value)
     with pytest.raises(CsrunError, match=r"batch 2, row 1 \(sample 9\): features is not finite"):
         run(features)

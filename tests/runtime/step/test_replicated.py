@@ -57,9 +57,9 @@ def compiled(root, count, kernels="numpy", dropout=0.0, storage=None, **split):
 
 
 def trained(network, executable, runtime, rows=BATCH, is_split=False) -> Trained:
-    """A few steps on the same batch, in memory that is not a number where nothing is written.
+    """A few steps on the same batch, in memory filled with NaN.
 
-    is_split: the batch comes as a part for each replica.
+    is_split: the batch has a separate part for each replica.
     """
     plan = executable.plan
     arena = np.full(plan.arena_bytes, 0xFF, np.uint8)
@@ -134,7 +134,7 @@ def test_steps_are_those_of_the_whole_batch_in_pytorch(tmp_path, count, split, r
     [(4, {"dropout": 0.5}), (4, {"storage": FLOAT16}), (3, {"micro_batches": 2})],
 )
 def test_the_bits_do_not_depend_on_the_threads(tmp_path, monkeypatch, count, options, kernels):
-    """Of three threads and four replicas, one replica is computed by all threads."""
+    """With three threads and four replicas, one replica is computed by all threads."""
     monkeypatch.setattr(call_threads, "LEAST_SHARED_SUM", 0)
     monkeypatch.setattr(call_threads, "SUMMED_AT_A_TIME", 16)
     network, executable = compiled(tmp_path, count, kernels, **options)

@@ -22,7 +22,7 @@ def features(batch=B):
 
 
 def in_rows(x):
-    """A network over [B T, D], and back."""
+    """Network on [B T, D], and back."""
     batch = x.shape[0]
     rows = nn.Dropout(0.5)(nn.Dense(UNITS)(view(x, (batch * T, D))))
     again = nn.Dropout(0.25)(view(rows, (batch, T, UNITS)))
@@ -48,7 +48,7 @@ def test_minibatches_of_sequences_are_the_whole_batch(tmp_path, minibatches):
 
 @pytest.mark.parametrize("minibatches", [1, 4])
 def test_no_two_rows_of_a_batch_have_one_mask(tmp_path, minibatches):
-    """Of 48 rows of 16 bits two are alike once in 58 batches; this one has none."""
+    """Two of 48 rows of 16 bits are equal in one of 58 batches; not in this one."""
 
     def masks(x):
         kept = nn.Dropout(0.5)(nn.exp(nn.Dense(UNITS)(view(x, (x.shape[0] * T, D)))))
@@ -95,7 +95,7 @@ def test_each_sample_gets_its_own_part_of_the_outputs(tmp_path, minibatches):
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_the_batch_that_is_advised_fits_and_a_larger_one_does_not(tmp_path, minibatches):
-    """Values of [B T, D] shrink with the batch, too."""
+    """Values of [B T, D] also shrink with the batch."""
     small = msgspec.structs.replace(SYSTEM, usable_cores=4, sram_kb_per_core=48)
 
     def compiled(batch):

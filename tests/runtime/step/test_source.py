@@ -49,8 +49,8 @@ class Data:
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
-def test_a_remote_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
-    """More than the ring's slots come, each to both readers, and none before there is room."""
+def test_a_remote_slot_is_free_after_its_last_reader():
+    """More batches than slots, each to both readers, and none before a slot is free."""
     data, slots = Data(9), 2
     chief, control = tcp_channel_pair("streamer", "chief")
     with ExitStack() as stack:
@@ -75,14 +75,14 @@ def test_a_remote_slot_is_free_when_the_last_of_several_readers_has_given_it_bac
         thread.join()
 
 
-def test_room_that_another_ring_hears_of_is_used(monkeypatch):
-    """Two rings afar have one connection: whoever asks hears what is said of either."""
+def test_a_slot_freed_by_another_rings_message_is_used(monkeypatch):
+    """Two remote rings share a connection: either one receives messages of both."""
     chief, control = tcp_channel_pair("streamer", "chief")
     room = summed(ROOM.pack(0, 1))
     ready, both, data_order = BatchSender.ready, threading.Event(), []
 
     def late(ring):
-        """The first one's room is told just behind its own question."""
+        """The first ring's free slot is reported just after its own query."""
         found = ready(ring)
         if both.is_set() and not data_order and not found:
             data_order.append(chief.bulk.send(room))
@@ -110,7 +110,7 @@ KINDS = ["in process", "1 ring", "2 rings", "5 rings", "1 remote", "2 remote", "
 
 @pytest.fixture(params=KINDS)
 def open_source(request):
-    """A function (data, first) → source; what it started ends with the test."""
+    """Function (data, first) -> source, whose threads end with the test."""
     with ExitStack() as stack:
         if request.param == "in process":
             yield lambda data, first: InProcessSource(data, INPUTS, first, RunSettings())
@@ -204,10 +204,10 @@ def test_a_batch_that_does_not_fit_is_refused(batch, message):
         InProcessSource(data, INPUTS, 0, RunSettings()).take()
 
 
-def test_a_streamer_gives_way_to_who_computes():
-    """Policy, niceness and CPUs of its thread when it makes a batch; this thread's are as before.
+def test_a_streamer_yields_the_cpu_to_computation():
+    """Policy, niceness and CPUs of its thread while it makes a batch; this thread's do not change.
 
-    Over TCP the wafer is elsewhere: nothing changes.
+    Over TCP, with a remote wafer, nothing changes.
     """
     found = []
 
@@ -230,7 +230,7 @@ def test_a_streamer_gives_way_to_who_computes():
 
 
 class SlowData(Data):
-    """Every batch takes 5 ms, and is made when it is asked for."""
+    """Data with batches that take 5 ms, made on demand."""
 
     def deliveries(self, start, stride):
         for delivery in super().deliveries(start, stride):
@@ -256,7 +256,7 @@ def test_the_source_tells_what_each_streamers_batches_took(open_source):
 
 
 class Slots:
-    """A ring of which every slot is there: the parts of its streamer, then the end of the data."""
+    """Ring with all slots filled: parts of its streamer, then the end of the data."""
 
     slots = 8
 

@@ -18,7 +18,7 @@ from csrun.runtime.wire.messages import StepOrder
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """Fake clock in seconds, set by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
@@ -61,8 +61,8 @@ def test_what_a_checkpoint_holds_back_is_not_the_weights(
 
 
 @pytest.mark.parametrize(("held_s", "counted_s"), [(2.0, 2.0), (5.0, 3.0), (0.0, 0.0)])
-def test_memoryx_tells_what_it_was_held_by(clock: Clock, held_s: float, counted_s: float) -> None:
-    """Of a wait of three seconds; what it was held before that, nobody waited for."""
+def test_memoryx_reports_blocked_time(clock: Clock, held_s: float, counted_s: float) -> None:
+    """Of a wait of three seconds; blocked time before the wait does not count."""
     told = SimpleNamespace(steps={}, held=[4.0])
 
     def take() -> None:
@@ -78,10 +78,10 @@ def test_memoryx_tells_what_it_was_held_by(clock: Clock, held_s: float, counted_
     assert end.take() == (8, 0.0)
 
 
-def test_a_memoryx_afar_tells_with_its_next_answer(clock: Clock) -> None:
-    """Gradients cannot leave for three seconds and weights come in another one; then, in another.
+def test_a_remote_memoryx_reports_with_its_next_answer(clock: Clock) -> None:
+    """Gradients are blocked for three seconds, and weights arrive in one more; then the reverse.
 
-    What it was held while the wafer computed, nobody waited for.
+    Blocked time while the wafer computes does not count.
     """
     link = SimpleNamespace(held_s=0.0, check=lambda: None)
 
@@ -101,8 +101,8 @@ def test_a_memoryx_afar_tells_with_its_next_answer(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("waits", "is_told"), [(1, 0), (0, 1)])
-def test_what_is_told_late_is_not_less_than_no_time(clock: Clock, waits: int, is_told: int) -> None:
-    """Of three seconds' wait at one visit two were held, as is heard at the other one."""
+def test_late_reports_never_make_a_time_negative(clock: Clock, waits: int, is_told: int) -> None:
+    """Two of three seconds at one visit were blocked, as the next visit learns."""
     weights = SimpleNamespace(held_s=0.0)
 
     def enter(visit: int) -> None:
@@ -119,10 +119,10 @@ def test_what_is_told_late_is_not_less_than_no_time(clock: Clock, waits: int, is
 
 
 @pytest.mark.parametrize("way", ["memory 1", "tcp 1"])
-def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
+def test_a_wafer_reports_blocked_time_of_memoryx_over_both_wires(
     tmp_path, monkeypatch: pytest.MonkeyPatch, clock: Clock, way: str
 ) -> None:
-    """The first tensor is copied in three seconds of MemoryX's; the wafer waits for far longer."""
+    """The first tensor takes three seconds to copy; the wafer waits for far longer."""
     waits, ticks, hold = threading.Event(), count(step=1000), update_gate.UpdateGate.hold
 
     def wafers_s() -> float:
@@ -158,8 +158,8 @@ def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
 
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
-def test_updates_that_wait_for_copies_are_the_checkpoints(tmp_path, clock: Clock, mode) -> None:
-    """Each tensor is copied in a second, and nothing else takes any time."""
+def test_updates_blocked_by_copies_count_for_the_checkpoint(tmp_path, clock: Clock, mode) -> None:
+    """Each tensor takes a second to copy, and all else no time."""
     machine = CpuMachine(NETWORK.compile(tmp_path, mode, 1), data(NETWORK), SETTINGS, 0)
     fill(machine, NETWORK.parameters())
     assert machine.run(StepOrder(0, 1)).checkpoint_s == 0.0

@@ -27,7 +27,7 @@ WAYS = [(1, PIPELINED, B), (1, STREAMING, 3), (2, PIPELINED, 3), (4, PIPELINED, 
 
 
 def batch_of(rows, ignored, share=0.4):
-    """Labels that do not count lie unevenly: a mean of means would be another number."""
+    """Ignored labels are unevenly distributed, so that a mean of means would differ."""
     random = np.random.default_rng(8)
     labels = random.integers(0, V, (B, T)).astype(np.int32)
     labels[random.random((B, T)) < np.linspace(0, 2 * share, B)[:, None]] = ignored
@@ -57,7 +57,7 @@ def check(case, root, ignored):
 
 @pytest.fixture(params=["few classes", "many classes"])
 def classes(request, monkeypatch):
-    """Both kinds of kernels."""
+    """NumPy kernels and machine code."""
     if request.param == "many classes":
         monkeypatch.setattr(cross_entropy, "WIDE", 1)
 
@@ -90,7 +90,7 @@ def test_logits_and_labels_that_the_model_flattens_itself(tmp_path, minibatches)
 
 @pytest.mark.parametrize("minibatches", [1, 4])
 def test_the_next_token_as_the_label_of_each(tmp_path, minibatches):
-    """A part of the labels, counted and checked as that part: the rest may be anything."""
+    """Labels are a slice, counted and checked as such: the rest may be invalid."""
 
     def model(x, labels):
         tokens = nn.softmax_cross_entropy(nn.Dense(V)(x)[:, :-1], labels[:, 1:])
@@ -119,7 +119,7 @@ def test_the_next_token_as_the_label_of_each(tmp_path, minibatches):
 
 @pytest.mark.parametrize("minibatches", [1, 4])
 def test_two_losses_each_over_its_own_labels(tmp_path, minibatches):
-    """Of the same array: one does not count class 2, and has fewer classes."""
+    """Of the same array: one ignores class 2, and has fewer classes."""
 
     def model(x, labels):
         first = nn.softmax_cross_entropy(nn.Dense(V)(x), labels)
@@ -143,7 +143,7 @@ def test_two_losses_each_over_its_own_labels(tmp_path, minibatches):
 
 @pytest.mark.usefixtures("classes")
 def test_labels_that_the_model_computes_are_counted_and_seen_on_the_wafer(tmp_path):
-    """Nobody can look at them before: one that is no class makes the loss no number."""
+    """They cannot be checked before: an invalid class makes the loss NaN."""
 
     def model(x, labels):
         return nn.softmax_cross_entropy(nn.Dense(V)(x), labels + labels - labels), {}
@@ -159,7 +159,7 @@ def test_labels_that_the_model_computes_are_counted_and_seen_on_the_wafer(tmp_pa
 
 @pytest.mark.usefixtures("classes")
 def test_rows_that_do_not_count_count_nothing_whatever_their_logits_are(tmp_path):
-    """Infinite and no numbers: their gradient is zero, as is that of padding."""
+    """Infinite values and NaN: their gradient is zero, as that of padding."""
 
     def model(x, labels):
         return nn.softmax_cross_entropy(nn.Dense(V)(x), labels), {}
@@ -190,7 +190,7 @@ def as_it_is(x, labels):
 
 
 def scaled(x, labels):
-    """No kernel takes the whole of its loss in."""
+    """A scaled loss, which no single kernel covers."""
     return nn.softmax_cross_entropy(nn.Dense(V)(x), labels) * 2.0, {}
 
 
@@ -212,7 +212,7 @@ def test_a_batch_without_labels_counts_nowhere_in_an_evaluation(
 
 
 def test_an_evaluation_of_two_kinds_of_labels_says_which_has_none(tmp_path):
-    """The sum of two means over unlike numbers of labels is one over samples."""
+    """The sum of two means over different numbers of labels is a mean over samples."""
 
     def model(x, labels):
         first = nn.softmax_cross_entropy(nn.Dense(V)(x), labels)
@@ -228,7 +228,7 @@ def test_an_evaluation_of_two_kinds_of_labels_says_which_has_none(tmp_path):
 
 
 def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
-    """Of unlike numbers of them; the mean of the batches' means is another."""
+    """With different numbers of labels, the mean of batch means differs."""
 
     def model(x, labels):
         return nn.softmax_cross_entropy(nn.Dense(V)(x), labels), {}
@@ -246,7 +246,7 @@ def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
 
 
 def transformer(ids, labels):
-    """A small one: tied weights, both norms, attention, dropout, the next token as label."""
+    """Small transformer: tied weights, both norms, attention, dropout, next-token labels."""
     table = nn.Embedding(V, 8)
     x = nn.PositionEmbedding(T)(table(ids))
     x = x + nn.Dropout(0.25)(nn.MultiHeadAttention(2, is_causal=True)(nn.LayerNorm()(x)))
@@ -257,7 +257,7 @@ def transformer(ids, labels):
 
 @pytest.mark.parametrize(("minibatches", "mode", "rows"), WAYS[1:])
 def test_padding_counts_nowhere_in_a_transformer(tmp_path, minibatches, mode, rows):
-    """A batch of the valid samples alone is the oracle."""
+    """Compared with a batch of the valid samples only."""
     labels = batch_of(rows, -100)[1]
     batch = [np.random.default_rng(2).integers(0, V, (rows, T)).astype(np.int32), labels]
     alone = one_step(Case(transformer, batch), tmp_path)

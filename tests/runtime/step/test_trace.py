@@ -57,7 +57,7 @@ def test_the_oldest_make_room(memory):
 
 
 class Written(list):
-    """The processes of the trace that would be written, and where."""
+    """Processes in the trace that would be written, and its path."""
 
     def __init__(self, monkeypatch):
         super().__init__()
@@ -71,7 +71,7 @@ class Written(list):
 
 
 def test_a_second_programs_visits_have_their_own_names(tmp_path, monkeypatch):
-    """Of a training with as many weights, which come in other groups."""
+    """Of a training with as many weights in other groups."""
     executables = [NETWORK.compile(tmp_path / f"{size}", PIPELINED, size) for size in (1 << 20, 1)]
     settings, names = replace(SETTINGS, trace_steps=STEPS), []
     for one in executables:

@@ -46,7 +46,7 @@ DEEP = Network(sizes=(LAYER,) * 17 + (10,), optimizer=OPTIMIZERS["each"])
 
 @pytest.fixture
 def disk(tmp_path) -> Path:
-    """A folder that is not in memory."""
+    """Folder that is not on tmpfs."""
     for root in (tmp_path, Path(__file__).parent):
         if backing._memory_kind(root) is None:
             folder = root / "disk"
@@ -58,7 +58,7 @@ def disk(tmp_path) -> Path:
 
 
 def settings_of(folder: Path, plan, memory_bytes: int | None = None) -> RunSettings:
-    """A store on that disk, with as little memory as it needs."""
+    """Settings of a store on that disk, with the least memory it needs."""
     memory = least_bytes(plan) if memory_bytes is None else memory_bytes
     options = {"weight_store_dir": str(folder), "weight_store_memory": memory}
     return RunSettings(seed=SEED, weight_store="disk", **options)
@@ -91,7 +91,7 @@ def in_job(tmp_path, network, executable, settings, wire, look=lambda: None, ser
 
 
 def resident_bytes(descriptor: int) -> int:
-    """What of a file is in memory; by mincore(2)."""
+    """Resident bytes of a file, by mincore(2)."""
     nbytes = os.fstat(descriptor).st_size
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -105,7 +105,7 @@ def resident_bytes(descriptor: int) -> int:
 
 
 def open_store() -> int:
-    """A descriptor of the file in the folder of the store, which has no name any more."""
+    """Descriptor of the unlinked file in the store's folder."""
     for number in os.listdir("/proc/self/fd"):
         link = Path("/proc/self/fd", number)
         if link.is_symlink() and re.search(r"/disk/.*\(deleted\)$", os.readlink(link)):
@@ -114,7 +114,7 @@ def open_store() -> int:
 
 
 def least_of(plan, servers: int) -> int:
-    """The memory that the stores of so many tasks need."""
+    """Memory needed by the stores of this many tasks."""
     shards = StoreShards.of(plan, servers)
     return sum(least_bytes(plan, shards.own(plan, server)) for server in range(servers))
 
@@ -134,7 +134,7 @@ def least_of(plan, servers: int) -> int:
     ids=["deep", "deep, 3 tasks", "clipped", "clipped, 2 tasks", "tied", "float16", "bfloat16"],
 )
 def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, wire):
-    """In as little memory as it can be given; and no name of it is left by a killed run."""
+    """With the least memory; a killed run leaves no file."""
     executable = network.compile(tmp_path, STREAMING, 1)
     plan = executable.plan
 
@@ -155,7 +155,7 @@ def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, w
 
 @pytest.mark.parametrize("wire", ["memory", "tcp"])
 def test_all_that_makes_a_model_fit_has_the_bits_of_a_large_wafer(tmp_path, disk, wire):
-    """Micro-batches, recomputation and kernels in parts, from two stores on disk."""
+    """Micro-batches, recomputation and sharded kernels, from two stores on disk."""
     sizes = (96, 384, 96, 384, 96, 384, 10)
     network = Network(sizes, batch=128, optimizer=OPTIMIZERS["clipped"], dropout=0.2)
     half, cut = replace(network, batch=64), {"micro_batches": 2, "max_group_bytes": 1 << 16}
@@ -176,7 +176,7 @@ def test_all_that_makes_a_model_fit_has_the_bits_of_a_large_wafer(tmp_path, disk
 
 
 def test_tasks_that_have_nothing_to_do_are_told_of(tmp_path):
-    """All parts of a matrix are one task's, however many groups they are."""
+    """All shards of a matrix belong to one task, for any number of groups."""
     network = TiedNetwork((30, 12, 30))
     executable = network.compile(tmp_path, STREAMING, 1, max_group_bytes=400)
     assert len(executable.plan.groups) == 4  # all of them parts of the one matrix that there is
@@ -187,7 +187,7 @@ def test_tasks_that_have_nothing_to_do_are_told_of(tmp_path):
 
 
 class Everything:
-    """Leaves memory after each use."""
+    """Store settings that evict everything after each use."""
 
     def leaving(self, used: range) -> list[range]:
         return [used]
@@ -197,7 +197,7 @@ class Everything:
 
 
 def test_pages_leave_memory_when_the_last_has_let_go(disk):
-    """Written back, they are gone once neither of two processes has them mapped."""
+    """Written-back pages are evicted once neither of two processes has them mapped."""
     nbytes = 16 << 20
     file, whole = backing._file(disk, nbytes, [range(nbytes)]), range(nbytes)
     mine = SharedMemory.create("store", nbytes, [])
@@ -221,7 +221,7 @@ def test_pages_leave_memory_when_the_last_has_let_go(disk):
 
 
 def test_a_disk_that_fails_is_told_by_who_hears_of_it(tmp_path, monkeypatch):
-    """Linux tells of a failed write once, of all who have the file open by one descriptor."""
+    """Linux reports a failed write once to each open file description."""
 
     def failed(*_: object) -> int:
         ctypes.set_errno(errno.EIO)
@@ -247,7 +247,7 @@ def test_a_disk_that_fails_is_told_by_who_hears_of_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("bound", ["least", "half", "whole"])
 def test_what_stays_in_memory_is_none_of_the_disks(tmp_path, disk, bound):
-    """No room is taken for it there, and a window of gradients is not written again and again."""
+    """No disk space is allocated for it, and the window of gradients is not written repeatedly."""
     executable = DEEP.compile(tmp_path, STREAMING, 1)
     plan, found = executable.plan, []
     least, whole = least_bytes(plan), plan.store.nbytes
@@ -264,10 +264,9 @@ def test_what_stays_in_memory_is_none_of_the_disks(tmp_path, disk, bound):
 
 
 def test_weights_stay_before_optimizer_state(tmp_path):
-    """By hand: groups of a kernel and its bias; what is at work is 3 updates and 2 reads.
+    """By hand: groups of a kernel and its bias; the working set is 3 updates and 2 reads.
 
-    Whole pages leave: of the three regions, those of the weights and of two of AdamW's, the first
-    and the last may be other regions', too.
+    Whole pages are evicted: the first and last page of a region may belong to its neighbours.
     """
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
     group, store = max(g.nbytes for g in plan.groups), plan.store
@@ -289,7 +288,7 @@ def test_weights_stay_before_optimizer_state(tmp_path):
 
 @pytest.mark.parametrize("is_bounded", [True, False])
 def test_no_more_threads_draw_than_the_bound_has_room_for(tmp_path, disk, monkeypatch, is_bounded):
-    """By hand: eleven of the largest groups are at work with AdamW, and four are drawn already."""
+    """By hand: with AdamW eleven of the largest groups are in use, and four are drawn already."""
     asked = []
     monkeypatch.setattr(backing, "thread_count", lambda: 100)
     monkeypatch.setattr(backing, "initialize", lambda *given, **_: asked.append(given[-1]))
@@ -348,7 +347,7 @@ def test_memory_alone_cannot_be_bounded(tmp_path):
 
 
 def test_several_tasks_have_their_own_groups_alone(tmp_path, disk):
-    """Of a file as long as the whole store each reserves its part; together they have the bound."""
+    """Each task reserves its part of a file as long as the store; they share the memory limit."""
     plan, servers = DEEP.compile(tmp_path, STREAMING, 1).plan, 3
     shards, bound = StoreShards.of(plan, servers), least_of(plan, servers) + 1000
     settings = settings_of(disk, plan, bound)
@@ -373,7 +372,7 @@ def test_several_tasks_have_their_own_groups_alone(tmp_path, disk):
 
 
 def test_a_task_has_room_for_the_gradients_of_all_systems(tmp_path):
-    """Weights, two moments, and clipped gradients of each; the loss's parts and their sum."""
+    """Weights, two moments, clipped gradients of each system, parts of the loss and their sum."""
     network, servers, systems = replace(DEEP, optimizer=OPTIMIZERS["clipped"]), 3, 2
     options = options_of(STREAMING, RunMode.TRAIN, group_bytes=1, systems=systems)
     plan = compile_model(network.trace(RunMode.TRAIN), tmp_path, options).executable.plan

@@ -30,7 +30,7 @@ def drawn(plan, threads: int, **options):
 
 
 def by_numpy(parameter) -> np.ndarray:
-    """A parameter's values in one draw: normal ones of float32, others of float64, rounded."""
+    """A parameter's values in one draw: normal ones in float32, others in float64, rounded."""
     digest = hashlib.blake2b(f"{SEED}/{parameter.name}".encode(), digest_size=16).digest()
     key = int.from_bytes(digest, "little")
     generator = np.random.Generator(np.random.Philox(key=key))
@@ -78,7 +78,7 @@ def test_values_are_those_of_the_model_where_a_tensor_lies_transposed(tmp_path, 
 
 
 def test_zeros_are_not_written_again(plan):
-    """Into a store that is new; else they are."""
+    """In a new store; otherwise they are."""
     biases = {p.name for p in plan.parameters if p.initializer.kind is InitializerKind.ZEROS}
     assert biases
     told = []

@@ -6,7 +6,7 @@ from csrun.runtime.wire import run_time_clock, shared
 
 
 class World:
-    """Time passes when it is said to; `stops` are so many seconds each wait is too long."""
+    """Fake clock; `stops` are seconds by which each wait is too long."""
 
     def __init__(self, monkeypatch, stops, ready_at=None):
         self.now, self.stops, self.ready_at = 100.0, list(stops), ready_at
@@ -48,7 +48,7 @@ def test_a_slice_that_is_a_little_late_is_a_wait(monkeypatch):
 
 
 def test_a_wait_is_told_of_when_it_is_long_however_it_is_cut(monkeypatch):
-    """After 30 s, and again after 60; the one for MemoryX is named by who waits for it."""
+    """After 30 s, and again after 60; a wait for MemoryX names the waiting task."""
     told = []
     world = World(monkeypatch, stops=[], ready_at=175.0)
     assert shared.StallWatch(told.append).poll(world) == [(3, 1)]
@@ -56,7 +56,7 @@ def test_a_wait_is_told_of_when_it_is_long_however_it_is_cut(monkeypatch):
 
 
 class Eager(World):
-    """Each look takes a microsecond, and as long as a stop that comes in it."""
+    """Poll that takes a microsecond, plus any stop during it."""
 
     def poll(self, timeout_ms):
         assert timeout_ms == 0

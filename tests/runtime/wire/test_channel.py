@@ -67,7 +67,7 @@ def test_an_array_over_memory_outlives_its_closing_and_the_last_one_unmaps_it():
 
 @pytest.fixture(params=PAIRS)
 def pair(request):
-    """Two connected channels: the end that talks to `right`, and to `left`."""
+    """Two connected channels: the end with peer `right`, and that with peer `left`."""
     left, right = PAIRS[request.param]("right", "left")
     with closing(left), closing(right):
         yield left, right
@@ -149,7 +149,7 @@ HEAD_BYTES = HEAD.size + SUM.size
     ids=["length", "length", "its sum", "message", "message", "its sum"],
 )
 def test_an_altered_message_is_not_obeyed(byte):
-    """Stop({}) has eight bytes or more; nobody waits for those that an altered length has more."""
+    """Stop({}) has eight bytes or more; bytes missing after an altered length are not awaited."""
     with altering_pair(byte) as (first, second):
         left, right = TcpChannel(first, "right"), TcpChannel(second, "left")
         right.send(Stop({"loss": 1.5}))

@@ -33,7 +33,7 @@ from csrun.runtime.wire.rendezvous import (
 
 @pytest.fixture(params=["unix", "tcp", "tcp6"])
 def folders(request, tmp_path):
-    """The run's folder as the chief knows it, and as a peer does: on its machine, or on another."""
+    """Folder of a run for the chief, and for a peer on the same machine or on another."""
     chief = RunFolder(tmp_path / "runs" / "0", "12", b"the secret")
     if request.param == "unix":
         return chief, chief
@@ -77,13 +77,13 @@ def in_thread(function, *args):
 
 
 def raw_connection(folder: RunFolder) -> socket.socket:
-    """A connection to the door that peers of `folder` come to."""
+    """Connection to the listener for peers of `folder`."""
     endpoint = stored.read(folder.endpoint, Endpoint, "the address")
     return endpoint.connect(folder.host, 5)
 
 
 def send_word(connection: socket.socket, word: bytes) -> None:
-    """A word of the challenge, as the kind of connection frames it."""
+    """Send a message of the challenge, framed for this kind of connection."""
     is_unix = connection.family == socket.AF_UNIX
     connection.sendall(word if is_unix else len(word).to_bytes(4, "big") + word)
 
@@ -120,7 +120,7 @@ def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, remote_run, 
 
 
 def test_a_peer_waits_while_the_chiefs_queue_is_full(folder, remote_run, monkeypatch):
-    """Linux answers EAGAIN to whoever comes to a full queue of a Unix socket."""
+    """Linux returns EAGAIN for a full queue of a Unix socket."""
     knocks, pauses = iter(range(50)), []
     connect = Endpoint.connect
 
@@ -141,7 +141,7 @@ def test_a_peer_waits_while_the_chiefs_queue_is_full(folder, remote_run, monkeyp
 
 
 def test_a_proof_cannot_be_taken_from_the_listener(folder, remote_run):
-    """Sending the listener's own proof back does not open the door."""
+    """Sending back the listener's own proof is not accepted."""
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     with raw_connection(remote_run) as stranger:
@@ -160,7 +160,7 @@ def test_a_proof_cannot_be_taken_from_the_listener(folder, remote_run):
 
 
 def test_silent_strangers_keep_nobody_waiting(folder, remote_run):
-    """More of them than are kept: the oldest make room."""
+    """More of them than are kept: the oldest are closed."""
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     with ExitStack() as strangers:
@@ -199,7 +199,7 @@ def test_who_comes_under_the_name_of_one_who_is_in_is_named_and_hurts_nobody(
 
 
 def test_who_was_turned_away_tries_again(folder, remote_run, monkeypatch):
-    """The first connections are dropped whatever they say, as by a flood of strangers."""
+    """The first connections are dropped whatever they send, as in a flood."""
     listener = Listener(folder)
     accept, dropped = Listener._accept, []
 
@@ -245,7 +245,7 @@ def test_results_without_a_number_are_told_as_they_are(folder):
 
 
 def test_results_that_cannot_be_written_end_no_run(folder, caplog):
-    """The training is finished: a disk that is full now takes nothing from it."""
+    """The training is finished: a full disk loses nothing of it."""
     folder.done.mkdir(parents=True)  # a rename over a folder is refused, even to root
     announce_done(folder, {"loss": 0.25})
     (said,) = caplog.messages
@@ -261,7 +261,7 @@ def test_results_that_cannot_be_written_end_no_run(folder, caplog):
     ],
 )
 def test_nobody_waits_for_a_run_that_the_chief_has_given_up(folder, error, kinds, message):
-    """As the chief's own kind of error, for a script that catches it; but never a first cause."""
+    """As the chief's own error class, for a script that catches it; never as a first cause."""
     listener = Listener(folder)
     listener.close()
     announce_failed(folder, error)
@@ -284,7 +284,7 @@ def test_a_chief_in_another_run_is_said(folder):
 
 
 def ended(folder: RunFolder, peer: str) -> RunFolder:
-    """The same folder after the task of a peer has ended."""
+    """Folder after the task of a peer has ended."""
     file = folder.path.parent / "ended"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
@@ -342,7 +342,7 @@ def _says_hello(endpoint):
 
 @needs_two_accounts
 def test_a_listener_of_another_account_is_no_chief(tmp_path):
-    """One that has taken the place of the chief, secret and all, is not even greeted."""
+    """A listener in the chief's place, with the secret, is not even greeted."""
     name = new_unix_name()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         os.seteuid(OTHER)

@@ -30,7 +30,7 @@ INPUTS = (
 
 @pytest.fixture
 def ring():
-    """A writer and a reader of one ring of two slots, each with its chief's channel end."""
+    """Writer and reader of a ring of two slots, each with its chief's channel end."""
     with ExitStack() as stack:
         ends = [
             stack.enter_context(closing(c)) for _ in "wr" for c in channel_pair("peer", "chief")
@@ -41,7 +41,7 @@ def ring():
         yield writer, reader, ends
 
 
-def test_a_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
+def test_a_slot_is_free_after_its_last_reader():
     """Each reads every batch; a streamer waits for the slowest."""
     chief, control = channel_pair("streamer", "chief")
     with closing(chief), closing(control), closing(RingWriter(INPUTS, 2, control, 2)) as writer:
@@ -66,7 +66,7 @@ def test_a_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
 
 
 def test_room_that_comes_between_looking_and_waiting_wakes_a_writer(ring):
-    """What it is to wait for is readable then, whoever was free before."""
+    """The descriptor it waits for is readable, whichever slot was free before."""
     writer, reader, _ = ring
     for number in range(2):
         writer.reserve()
@@ -91,7 +91,7 @@ def test_room_that_comes_between_looking_and_waiting_wakes_a_writer(ring):
     ],
 )
 def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
-    """What the writer is given after each batch: all but two of a short ring, at most four."""
+    """Slots that the writer has after each batch: all but two of a short ring, at most four."""
     chief, control = channel_pair("streamer", "chief")
     with closing(chief), closing(control), closing(RingWriter(INPUTS, slots, control)) as writer:
         free = writer.descriptors[2]
@@ -112,8 +112,9 @@ def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
     [(1, 1, 4), (2, 1, 4), (96, 1, 3), (1, 26, 3), (1, 30, 1), (1, 64, 1), (4, 100, 1)],
 )
 def test_a_burst_takes_nothing_of_what_is_ahead(rings, megabytes, burst):
-    """Where memory holds fewer than the 16 batches that should be, none of them waits for others
-    to be given back.
+    """If memory holds fewer than the 16 batches intended, none of them waits for others to be
+
+    returned.
     """
     slots = ring_slots_for(rings, (InputSpec("features", (megabytes, 1 << 18), "float32"),))
     assert slots_per_release(slots, prefetch_depths(rings)) == burst
@@ -149,7 +150,7 @@ def test_a_full_ring_waits_for_its_reader(ring):
 
 
 def test_slots_of_another_pass_are_thrown_away_whenever_they_come(ring):
-    """One before the pass begins, one behind it: its streamer has heard of that too late."""
+    """One before the pass starts, one after: its streamer learns of it too late."""
     writer, reader, _ = ring
     source = RingSource([reader], 0)
     writer.reserve()
@@ -183,8 +184,9 @@ def test_waiting_ends_with_stop_and_with_a_lost_chief(ring):
     [(1, 1, 20), (2, 1, 12), (8, 1, 6), (96, 1, 5), (1, 64, 7), (1, 400, 2), (4, 100, 2)],
 )
 def test_rings_are_deep_and_bounded_in_bytes(streamers, megabytes, slots):
-    """16 batches over all rings, and 4 a ring that go back at once; in 512 MiB at most, two a ring
-    at least; a slot has a header.
+    """16 batches over all rings, and 4 per ring that are returned together.
+
+    At most 512 MiB, at least two per ring; a slot has a header.
     """
     batch = (InputSpec("features", (megabytes, 1 << 18), "float32"),)
     assert ring_slots_for(streamers, batch) == slots
