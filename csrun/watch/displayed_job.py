@@ -93,7 +93,10 @@ class DisplayedJob:
 
     def _tasks(self, job: JobLine, file: JobFile, straggler: str) -> tuple[TaskLine, ...]:
         loads = self._usage.newest() if job.is_active else {}
-        return TaskSnapshot(file, self._folder, loads, job.is_active, straggler, job.why).lines()
+        sampled = self._usage.sampled_logs()
+        return TaskSnapshot(
+            file, self._folder, loads, sampled, job.is_active, straggler, job.why
+        ).lines()
 
     def _log(self, file: JobFile) -> tuple[str, ...]:
         text = read_end(self._folder.log(log_name(visible_ranks(file)[0])), LOG_BYTES)

@@ -1,6 +1,6 @@
 """The tasks of a job, with their state and use of CPU and memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from csrun.context import JobFile, Role, TaskReportKind
@@ -21,12 +21,14 @@ class TaskSnapshot:
 
     is_active: the job is pending or running.
     loads: by log.
+    sampled: logs of the tasks that had a load at this moment or earlier.
     cause: why the job failed; it begins with the task that failed first.
     """
 
     job: JobFile
     folder: JobFolder
     loads: Mapping[str, TaskLoad]
+    sampled: Set[str]
     is_active: bool
     straggler: str = ""
     cause: str = ""
@@ -58,13 +60,15 @@ class TaskSnapshot:
         for log in sorted(path.stem for path in self.folder.logs.glob(f"{_WAFER}*.log")):
             load, system = self.loads.get(log), log.removeprefix(_WAFER)
             label = describe_task(chief.rank, Role.WAFER, chief.node, system)
+            # Nothing marks the end of a wafer; one that has just started has no load yet.
+            has_ended = load is None and log in self.sampled
             found.append(
                 TaskLine(
                     peer_name(Role.WAFER, system=system),
                     None,
                     Role.WAFER,
                     chief.node,
-                    self._state(log, label, load, load is None),
+                    self._state(log, label, load, has_ended),
                     None if load is None else load.cpu_percent,
                     None if load is None else load.memory_bytes,
                     log=log,

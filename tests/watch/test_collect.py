@@ -13,6 +13,8 @@ from csrun.jobs.registered_job import RegisteredJob, registered
 from csrun.jobs.request import JobOptions
 from csrun.launch import backend_of
 from csrun.launch.first_cause import TaskEnd, summarize
+from csrun.launch.process import usage_log
+from csrun.launch.process.task_usage import TaskUsage
 from csrun.records import log_lines
 from csrun.records.events import EventWriter
 from csrun.site import load
@@ -100,6 +102,27 @@ def test_the_tasks_of_a_job_that_failed(job: RegisteredJob, collector: Collector
     assert found.job is not None
     assert [task.state for task in found.job.tasks] == ["ended", "ended", "failed"]
     assert found.jobs[0].why == "rank 2 failed"
+
+
+def test_a_wafer_has_ended_when_it_is_in_no_sample_any_more(
+    job: RegisteredJob, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first sample nothing is known of it."""
+    job.folder.log("wafer-cs2-01").touch()
+    chief, wafer = (
+        TaskUsage(log, 1, "S", 0.0, 1.0, 1 << 20) for log in ("rank-00000", "wafer-cs2-01")
+    )
+    monkeypatch.setattr(usage_log, "FIRST_S", 0.0)
+    monkeypatch.setattr(usage_log, "AGE_SHARE", 0.0)
+    writer, states = usage_log.UsageWriter(job.folder, 0), []
+    for tasks in ((chief,), (chief, wafer), (chief,)):
+        measured = {usage.name: usage for usage in tasks}
+        monkeypatch.setattr(usage_log, "measure", lambda logs, measured=measured: measured)
+        writer.sample_if_due(measured)
+        detail = collector.snapshot(job.job_id).job
+        assert detail is not None
+        states.append([task.state for task in detail.tasks[:2]])
+    assert states == [["running", "unknown"], ["running", "running"], ["running", "ended"]]
 
 
 def test_the_task_of_the_first_cause_has_failed(job: RegisteredJob, collector: Collector) -> None:

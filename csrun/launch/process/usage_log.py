@@ -192,6 +192,10 @@ class UsageReader:
                 found |= file.samples[-1].loads
         return found
 
+    def sampled_logs(self) -> set[str]:
+        """Return the logs of all tasks that a sample has, also of those that have ended."""
+        return {log for file in self._read() for sample in file.samples for log in sample.loads}
+
     def history(self) -> list[LoadSample]:
         """Return the samples of all nodes, oldest first."""
         each = (file.samples for file in self._read())
