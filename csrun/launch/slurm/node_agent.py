@@ -10,6 +10,7 @@ request. If csrun_wse is silent, it acts in its place: see `csrun.launch.slurm.o
 """
 
 import os
+import select
 import selectors
 import signal
 import sys
@@ -44,6 +45,9 @@ HEARD_S = 1.0  # srun may see an exit before it has read the output
 PROGRESS_S = 1.0
 # seconds between reads of orders without a notification, which a busy Slurm may lose
 UNRUNG_S = 2.0
+# seconds for Slurm to signal this process after a task: it signals them one after the other
+STOP_S = 2.0
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -64,6 +68,7 @@ class NodeAgent:
         self._next_progress_s = 0.0
         self._usage = UsageWriter(folder, place.node_id)
         self._has_failed = False  # a task of this node
+        self._is_stopping = False  # SIGTERM came from Slurm, or was ordered
         self._is_released = False
         self._exit_code = 0
 
@@ -145,11 +150,25 @@ class NodeAgent:
         return is_due and self._shows_progress
 
     def _take_signals(self) -> None:
-        received = self._tasks.received()
+        """Report a stop of the job before the exits of the tasks that it has ended."""
+        received, now_s = self._tasks.received(), time.time()
+        ended = self._tasks.reap() if signal.SIGCHLD in received else []
+        if not self._is_stopping and any(exit_code in _TERMINATED for _, exit_code in ended):
+            received += self._await_stop()
+            ended += self._tasks.reap()
         if signal.SIGTERM in received:  # scancel signals all processes of the job
-            self._post(Stopped(signal.SIGTERM, time.time()))
-        if signal.SIGCHLD in received:
-            self._reap()
+            self._is_stopping = True
+            self._post(Stopped(signal.SIGTERM, now_s))
+        for task, exit_code in ended:
+            self._report_end(task, exit_code, now_s)
+
+    def _await_stop(self) -> bytes:
+        """Wait until Slurm has signalled this process, too; return the received signals."""
+        received, until_s = b"", time.monotonic() + STOP_S
+        while signal.SIGTERM not in received and (left_s := until_s - time.monotonic()) > 0:
+            if select.select([self._tasks.signals], [], [], left_s)[0]:
+                received += self._tasks.received()
+        return received
 
     def _handle_all(self) -> None:
         for order in self._alone.orders():
@@ -161,12 +180,13 @@ class NodeAgent:
             if isinstance(each, Start):
                 self._start(each.task)
             elif isinstance(each, Send):
-                self._tasks.send_signal(SignalTasks(each.names, each.signum))
+                self._signal(SignalTasks(each.names, each.signum))
 
     def _handle(self, order: mailbox.ToNodeAgents) -> None:
         match order:
             case mailbox.StartAll(job, shows_progress):
-                self._job, self._shows_progress, self._has_failed = job, shows_progress, False
+                self._job, self._shows_progress = job, shows_progress
+                self._has_failed = self._is_stopping = False
                 self._alone.begin(job)
                 for rank in sorted(self._ranks):
                     self._start(StartTask(rank, job.command))
@@ -174,7 +194,7 @@ class NodeAgent:
                 if order.rank in self._ranks and not self._alone.has_started(order):
                     self._start(order)
             case SignalTasks():
-                self._tasks.send_signal(order)
+                self._signal(order)
             case mailbox.ReleaseAgents(stays, exit_code):
                 if not self._is_released and stays != self._node_id:
                     self._is_released, self._exit_code = True, exit_code
@@ -184,10 +204,9 @@ class NodeAgent:
             self._tasks.start(task, self._job)
             self._alone.keep(task)
 
-    def _reap(self) -> None:
-        now_s = time.time()
-        for task, exit_code in self._tasks.reap():
-            self._report_end(task, exit_code, now_s)
+    def _signal(self, order: SignalTasks) -> None:
+        self._is_stopping = True
+        self._tasks.send_signal(order)
 
     def _report_end(self, task: StartTask, exit_code: int, now_s: float) -> None:
         self._has_failed |= task.wafer is None and exit_code != 0

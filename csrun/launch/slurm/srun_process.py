@@ -58,7 +58,7 @@ class SrunProcess:
             for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # started tasks, with their ranks
-        # by node: time at which Slurm signalled its node agent to end
+        # by node: wall-clock time there at which Slurm signalled its node agent to end
         self._stops: dict[int, float] = {}
         self._first_stop_s = 0.0  # time of the first report of that
         self._ready_nodes: list[protocol.TasksReady] = []  # number of living tasks per node
@@ -220,11 +220,11 @@ class SrunProcess:
                 self._unended.pop(message.name, None)
                 if not self._unended:
                     self._break_silence()  # srun continues, for tasks that may restart
-                return [self._exit_after_stop(node_id, _in_local_time(message))]
+                return [self._in_local_time(node_id, message)]
             case protocol.Stopped():
+                is_first = not self._stops
                 self._first_stop_s = self._first_stop_s or time.monotonic()
-                self._stops[node_id] = message.time_s + _shift_s()
-                is_first = len(self._stops) == 1
+                self._stops.setdefault(node_id, message.time_s)  # Slurm may repeat its signal
                 return [protocol.Stopped(message.signum, self._first_stop_s)] if is_first else []
         return [message]
 
@@ -233,14 +233,16 @@ class SrunProcess:
             protocol.TasksReady(sum(each.tasks for each in self._ready_nodes), time.monotonic())
         ]
 
-    def _exit_after_stop(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
-        """Report the exit of a task that Slurm has ended after the stop of the job.
+    def _in_local_time(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
+        """Convert wall-clock times of a node to this machine's monotonic clock.
 
-        Slurm signals the nodes one after the other, and their reports arrive in another order.
+        Slurm signals the nodes one after the other, and their reports arrive in another order. The
+        exit of a task after the stop of its node therefore counts from the first stop.
         """
-        if ended.time_s < self._stops.get(node_id, ended.time_s + 1):
-            return ended
-        return _shifted(ended, max(0.0, self._first_stop_s - self._stops[node_id]))
+        stop_s = self._stops.get(node_id)
+        if stop_s is None or ended.time_s < stop_s:
+            return _shifted(ended, time.time(), time.monotonic())
+        return _shifted(ended, stop_s, self._first_stop_s)
 
     def _lost(self) -> list[protocol.ToLauncher]:
         """Return the tasks of nodes that died, or whose node agents did.
@@ -322,17 +324,9 @@ def _scancel(*arguments: str) -> None:
     call("scancel", *arguments)
 
 
-def _in_local_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:
-    """Convert wall-clock times to this machine's monotonic clock."""
-    return _shifted(ended, _shift_s())
-
-
-def _shift_s() -> float:
-    return time.monotonic() - time.time()
-
-
-def _shifted(ended: protocol.TaskEnded, by_s: float) -> protocol.TaskEnded:
+def _shifted(ended: protocol.TaskEnded, from_s: float, to_s: float) -> protocol.TaskEnded:
+    """Convert times to a clock that shows `to_s` when theirs shows `from_s`."""
     report = ended.report
     if report is not None:
-        report = msgspec.structs.replace(report, time_s=report.time_s + by_s)
-    return msgspec.structs.replace(ended, time_s=ended.time_s + by_s, report=report)
+        report = msgspec.structs.replace(report, time_s=to_s + (report.time_s - from_s))
+    return msgspec.structs.replace(ended, time_s=to_s + (ended.time_s - from_s), report=report)

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
+from support.jobs import until
 
 from csrun.base import stored
 from csrun.context import JobFile, Progress, Role, TaskEntry
 from csrun.context.job import ended_file
 from csrun.jobs.folder import JobFolder
-from csrun.launch.process.protocol import SignalTasks, TaskEnded, TasksReady
+from csrun.launch.process.protocol import SignalTasks, Stopped, TaskEnded, TasksReady
 from csrun.launch.slurm import mailbox
 from csrun.launch.slurm.job_comment import LOST
 from csrun.launch.slurm.mailbox import Heartbeat, ReleaseAgents, StartAll
@@ -188,6 +190,42 @@ def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.say(ReleaseAgents(exit_code=3))
     assert place.left() == 3
     assert place.called() == []
+
+
+LATE_S = 0.1  # Slurm signals the processes of a node one after the other
+
+
+def test_a_stop_is_reported_before_the_task_that_it_ended(place: Place) -> None:
+    """Also where Slurm has signalled the task first: else it would have failed by itself."""
+    place.start(Heartbeat(60.0, frees_job=True), *STAYS)
+    reader = mailbox.MailboxReader(
+        mailbox.node_mailbox(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
+    )
+    heard: list[mailbox.FromNodeAgent] = []
+    place.until(lambda: any(isinstance(said, TasksReady) for said in heard_of(reader, heard)))
+    assert place.process is not None
+    (task,) = psutil.Process(place.process.pid).children()
+    task.terminate()
+    until(lambda: not is_running(task))
+    time.sleep(LATE_S)
+    place.process.terminate()
+    place.until(lambda: any(isinstance(said, TaskEnded) for said in heard_of(reader, heard)))
+    stop, end = (said for said in heard if isinstance(said, Stopped | TaskEnded))
+    assert isinstance(stop, Stopped)
+    assert isinstance(end, TaskEnded)
+    assert end.exit_code == -signal.SIGTERM
+    assert stop.time_s <= end.time_s
+
+
+def heard_of(
+    reader: "mailbox.MailboxReader[mailbox.FromNodeAgent]", heard: list[mailbox.FromNodeAgent]
+) -> list[mailbox.FromNodeAgent]:
+    heard += reader.read()
+    return heard
+
+
+def is_running(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_what_is_said_before_there_is_a_job_is_taken_and_dropped(place: Place) -> None:

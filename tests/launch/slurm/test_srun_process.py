@@ -1,5 +1,6 @@
 """A step as its launcher sees it, with a shell in place of srun."""
 
+import itertools
 import resource
 import signal
 import time
@@ -13,7 +14,7 @@ from support.jobs import STALL_S
 
 from csrun.context import JobFile, Role, TaskEntry
 from csrun.jobs.folder import JobFolder
-from csrun.launch.process.protocol import SignalTasks, StartTask, TaskEnded
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
 from csrun.launch.slurm import srun_process
 from csrun.launch.slurm.mailbox import (
     MailboxReader,
@@ -102,6 +103,29 @@ def test_tasks_whose_end_cannot_be_ordered_end_with_srun(
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
         assert running._process.wait(timeout=STALL_S) == -signal.SIGTERM
     running.end()
+
+
+def test_a_task_that_ended_after_a_stop_of_its_node_ended_after_the_first_one(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever this machine's clocks show, and though Slurm signals the node once more."""
+    ticks = itertools.count(2e9)  # read one after the other, as in a process that waits between
+    monkeypatch.setattr(time, "time", lambda: next(ticks))
+    running = started(folder, "echo; exec sleep 60")
+    try:
+        box = Outbox(node_mailbox(folder.path, 0))
+        for message in (
+            Stopped(signal.SIGTERM, 1000.0),
+            TaskEnded(TASK.name, -signal.SIGTERM, 1000.5),
+            Stopped(signal.SIGTERM, 1001.0),
+        ):
+            box.post(message)
+        stop, end = running.receive() or ()
+        assert isinstance(stop, Stopped)
+        assert isinstance(end, TaskEnded)
+        assert end.time_s - stop.time_s == pytest.approx(0.5)
+    finally:
+        running.cancel()
 
 
 @contextmanager
