@@ -110,7 +110,7 @@ def test_a_peers_loss_is_not_the_cause(place: Sandbox) -> None:
     place.script(
         "import os, time; from csrun.base.errors import PeerLost\n"
         "if os.environ['SLURM_PROCID'] == '2': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
-        "raise PeerLost('rank 2 is gone')"
+        "raise PeerLost('rank 2 is gone', 'streamer 2')"
     )
     done = place.run(*SMALL, "python", "run.py")
     assert done.returncode == 137

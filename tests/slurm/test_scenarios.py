@@ -97,7 +97,7 @@ def test_a_lost_peer_is_not_the_cause(place: Sandbox) -> None:
     place.script(
         f"{SAY}from csrun.base.errors import PeerLost\n"
         "if rank == '4': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
-        "raise PeerLost('rank 4 is gone')"
+        "raise PeerLost('rank 4 is gone', 'streamer 4')"
     )
     done = place.run(*THREE, "python", "run.py")
     assert done.returncode == 137

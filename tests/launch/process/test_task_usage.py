@@ -16,7 +16,7 @@ from csrun.launch.process.task_usage import measure
 BUSY = """
 import os, subprocess, sys, time
 block = bytearray(50_000_000)
-child = subprocess.Popen([sys.executable, "-c", "import time; b = bytearray(30_000_000); print(1);"
+child = subprocess.Popen([sys.executable, "-uc", "import time; b = bytearray(30_000_000); print(1);"
                           "time.sleep(600)"])
 begun = time.process_time()
 while time.process_time() - begun < 0.3:
@@ -35,9 +35,14 @@ def task(logs: Path, name: str) -> Iterator[psutil.Process]:
         until(lambda: "up" in log.read_text() and "1" in log.read_text())
         started = psutil.Process(p.pid)
         try:
+            until(lambda: all(sleeps(each) for each in (started, *started.children())))
             yield started
         finally:
             kill_tree(p.pid)
+
+
+def sleeps(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_SLEEPING)
 
 
 def test_a_task_is_all_processes_that_write_its_log(tmp_path: Path) -> None:
