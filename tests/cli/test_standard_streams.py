@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import Sandbox
+from support.jobs import STALL_S, Sandbox
 
 WSE = ("csrun_wse", "--total-nodes", "1", "--tasks-per-node", "1")
 TALKS = """
@@ -94,7 +94,7 @@ def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
         assert launcher.stdout is not None
         launcher.send_signal(signal.SIGINT)
         launcher.stdout.close()
-        assert launcher.wait(20) == 128 + signal.SIGINT
+        assert launcher.wait(STALL_S) == 128 + signal.SIGINT
     assert (tmp_path / "ended").exists()
 
 
@@ -111,7 +111,7 @@ def test_ctrl_c_that_ends_tee_as_well_cancels_a_training_in_order(tmp_path: Path
         launcher.stdout.close()
         launcher.stderr.close()
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(60) == 128 + signal.SIGINT
+        assert launcher.wait(STALL_S) == 128 + signal.SIGINT
     assert not [p for p in tmp_path.rglob(".*") if "state" not in p.parts]
     assert place.record(1)["state"] == "CANCELLED"
     logs = place.jobs / "1" / "logs"

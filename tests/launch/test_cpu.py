@@ -249,4 +249,4 @@ def test_sigterm_ends_a_command_that_does_not_heed_it(
         pids = [p.pid for p in psutil.Process(front.pid).children(recursive=True)]
         front.send_signal(signal.SIGTERM)
         assert gone(pids)
-        assert front.wait(20) == 128 + signal.SIGKILL
+        assert front.wait(STALL_S) == 128 + signal.SIGKILL

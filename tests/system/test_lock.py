@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 
 import pytest
 from support.accounts import OTHER, as_account, needs_two_accounts
@@ -40,7 +39,8 @@ def test_another_account_cannot_hold_a_lock_and_so_stalls_nobody(own_folder, uma
 
 def test_a_wait_says_which_process_of_which_account_holds_the_lock(tmp_path, monkeypatch, capsys):
     """The holder may have opened the file for reading only, so that the file does not name it."""
-    monkeypatch.setattr(sys.modules["csrun.system.lock"], "_PAUSES_S", (0.001,))
+    module = sys.modules["csrun.system.lock"]
+    monkeypatch.setattr(module, "_PAUSES_S", (0.001,))
     path = tmp_path / "mutex"
     lock(path, "job 1 (process 5)").release()
     program = (
@@ -50,10 +50,16 @@ def test_a_wait_says_which_process_of_which_account_holds_the_lock(tmp_path, mon
     reader = [sys.executable, "-c", program, str(path)]
     with subprocess.Popen(reader, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
-        let_go = threading.Timer(0.3, holder.stdin.close)
-        let_go.start()
+        told = module.held_by
+
+        def held_by(path):
+            said = told(path)
+            holder.stdin.close()  # it releases the lock
+            return said
+
+        monkeypatch.setattr(module, "held_by", held_by)
         with lock(path, "job 2"):
-            let_go.join()
+            assert holder.stdin.closed
     said = f"csrun: waiting for {path}, held by process {holder.pid} of {account_name(os.getuid())}"
     assert said in capsys.readouterr().err
 

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from csrun.base.errors import PeerLost
+from csrun.base.files import write_atomic
 from csrun.context.job import ended_file
 from csrun.pytorch.framework import tasks
 
@@ -31,7 +32,7 @@ def test_a_rendezvous_waits_for_all_tasks(tmp_path, monkeypatch):
     waiting.join(5 * tasks._POLL_S)
     assert waiting.is_alive()
     assert found == []
-    (place / "1").write_text("b")
+    write_atomic(place / "1", b"b")
     waiting.join()
     assert found == [["a", "b"]]
     (tmp_path / "barriers" / "data_set.2").mkdir()
